@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "base/worker_pool.h"
+
+#include <immintrin.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace terrace {
+namespace {
+
+// About 50 us at 3 GHz: longer than the gap between two operations of a decode step, shorter than
+// anything a person or a power meter would notice.
+constexpr int kSpins = 2000;
+
+std::vector<int> allowed_cpus() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    std::vector<int> cpus;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        for (int c = 0; c < CPU_SETSIZE; ++c)
+            if (CPU_ISSET(c, &set)) cpus.push_back(c);
+    return cpus;
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(int n_threads, Pinning pinning) : n_threads_(std::max(1, n_threads)) {
+    const std::vector<int> cpus = pinning == Pinning::cores ? allowed_cpus() : std::vector<int>{};
+    threads_.reserve(static_cast<size_t>(n_threads_ - 1));
+    for (int w = 1; w < n_threads_; ++w) {
+        threads_.emplace_back([this, w] { worker_main(w); });
+        if (!cpus.empty()) {
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(cpus[static_cast<size_t>(w) % cpus.size()], &one);
+            pthread_setaffinity_np(threads_.back().native_handle(), sizeof one, &one);
+        }
+    }
+}
+
+WorkerPool::~WorkerPool() {
+    stop_.store(true, std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_release);
+    generation_.notify_all();
+    for (std::thread& t : threads_) t.join();
+}
+
+void WorkerPool::worker_main(int worker) {
+    uint32_t seen = 0;
+    for (;;) {
+        int spins = 0;
+        while (generation_.load(std::memory_order_acquire) == seen) {
+            if (++spins < kSpins)
+                _mm_pause();
+            else
+                generation_.wait(seen, std::memory_order_acquire);
+        }
+        ++seen;
+        if (stop_.load(std::memory_order_relaxed)) return;
+        (*job_)(worker, n_threads_);
+        if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) remaining_.notify_one();
+    }
+}
+
+void WorkerPool::run(FunctionRef<void(int, int)> fn) {
+    if (n_threads_ == 1) {
+        fn(0, 1);
+        return;
+    }
+    job_ = &fn;
+    remaining_.store(n_threads_ - 1, std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_release);
+    generation_.notify_all();
+    fn(0, n_threads_);
+    int spins = 0;
+    for (int left; (left = remaining_.load(std::memory_order_acquire)) != 0;) {
+        if (++spins < kSpins)
+            _mm_pause();
+        else
+            remaining_.wait(left, std::memory_order_acquire);
+    }
+    job_ = nullptr;
+}
+
+void WorkerPool::ranges(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t, int)> fn) {
+    if (n <= 0) return;
+    const int64_t units = (n + grain - 1) / grain;
+    if (n_threads_ == 1 || units == 1) {
+        fn(0, n, 0);
+        return;
+    }
+    run([&](int worker, int workers) {
+        const int64_t first = units * worker / workers * grain;
+        const int64_t last = std::min(n, units * (worker + 1) / workers * grain);
+        if (first < last) fn(first, last, worker);
+    });
+}
+
+}  // namespace terrace
