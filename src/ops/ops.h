@@ -1,0 +1,55 @@
+// The contract between the model and a backend: coarse operations that enqueue work on a stream.
+// They never block, never allocate after reserve(), and give each row the same bits whatever other
+// rows share the call. Engine thread only. The scalar reference (ops/ref) is the oracle of all.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/worker_pool.h"
+#include "ops/args.h"
+
+namespace terrace {
+
+// What the largest call of each kind will need; a backend sizes its scratch memory from it.
+struct OpsLimits {
+    int32_t rows = 0;         // rows of a step
+    int32_t hidden = 0, streams = 0, rank = 0;
+    int32_t widest = 0;       // widest input or output of any linear but the head
+    int32_t head_rows = 0, vocab = 0;
+    int32_t experts = 0, k = 0, moe_width = 0, shared_width = 0;
+    int32_t heads = 0, head_dim = 0;
+    int32_t gdn_v_heads = 0, gdn_k_dim = 0, gdn_v_dim = 0, gdn_channels = 0;
+    int32_t max_blocks = 0;   // blocks of the longest context
+    int32_t top_blocks = 0;
+};
+
+class Ops {
+  public:
+    virtual ~Ops() = default;
+    virtual const std::string& name() const = 0;  // "cpu avx512", "reference", ...
+
+    virtual size_t workspace_bytes(const OpsLimits& limits) const = 0;
+    virtual Status reserve(const OpsLimits& limits) = 0;
+
+    virtual Status embed(Stream&, const EmbedArgs&) = 0;
+    virtual Status hyper_read(Stream&, const HyperReadArgs&) = 0;
+    virtual Status hyper_write(Stream&, const HyperWriteArgs&) = 0;
+    virtual Status linear(Stream&, const LinearArgs&) = 0;
+    virtual Status gdn(Stream&, const GdnArgs&) = 0;
+    virtual Status qsa_prepare(Stream&, const QsaPrepareArgs&) = 0;
+    virtual Status qsa_pool(Stream&, const QsaPoolArgs&) = 0;
+    virtual Status index_scores(Stream&, const IndexScoresArgs&) = 0;
+    virtual Status select_blocks(Stream&, const SelectBlocksArgs&) = 0;
+    virtual Status attend(Stream&, const AttendArgs&) = 0;
+    virtual Status route(Stream&, const RouteArgs&) = 0;
+    virtual Status moe(Stream&, const MoeArgs&) = 0;
+    virtual Status ple_inject(Stream&, const PleInjectArgs&) = 0;
+    virtual Status gather_rows(Stream&, const GatherRowsArgs&) = 0;
+};
+
+// Plain loops with double sums: slow, and right. Needs no CPU feature.
+std::unique_ptr<Ops> make_reference_ops();
+
+}  // namespace terrace

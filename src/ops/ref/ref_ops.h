@@ -1,0 +1,34 @@
+// The scalar reference backend. Allocates freely and is single-threaded: an oracle, and what runs on
+// a machine without AVX2 (the caller prints that).
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "ops/ops.h"
+
+namespace terrace::ref {
+
+class ReferenceOps final : public Ops {
+  public:
+    const std::string& name() const override { return name_; }
+    size_t workspace_bytes(const OpsLimits&) const override { return 0; }
+    Status reserve(const OpsLimits&) override { return {}; }
+
+    Status embed(Stream&, const EmbedArgs&) override;
+    Status hyper_read(Stream&, const HyperReadArgs&) override;
+    Status hyper_write(Stream&, const HyperWriteArgs&) override;
+    Status linear(Stream&, const LinearArgs&) override;
+    Status gdn(Stream&, const GdnArgs&) override;
+    Status qsa_prepare(Stream&, const QsaPrepareArgs&) override;
+    Status qsa_pool(Stream&, const QsaPoolArgs&) override;
+    Status index_scores(Stream&, const IndexScoresArgs&) override;
+    Status select_blocks(Stream&, const SelectBlocksArgs&) override;
+    Status attend(Stream&, const AttendArgs&) override;
+    Status route(Stream&, const RouteArgs&) override;
+    Status moe(Stream&, const MoeArgs&) override;
+    Status ple_inject(Stream&, const PleInjectArgs&) override;
+    Status gather_rows(Stream&, const GatherRowsArgs&) override;
+
+  private:
+    std::string name_ = "reference";
+};
+
+}  // namespace terrace::ref
