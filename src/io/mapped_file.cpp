@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 namespace terrace {
 namespace {
@@ -21,16 +22,21 @@ Error os_error(const std::filesystem::path& path, const char* what) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // O_NONBLOCK: opening a pipe by mistake must fail, not wait for its writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return os_error(path, "open");
-    struct stat st {};
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        const Error e = S_ISDIR(st.st_mode)
-                            ? Error{Code::invalid_argument,
-                                    fmt::format("{}: is a directory, need a file", path.string())}
-                            : os_error(path, "read (not a regular file)");
+    struct stat st{};
+    std::optional<Error> refused;
+    if (fstat(fd, &st) != 0) {
+        refused = os_error(path, "examine");
+    } else if (!S_ISREG(st.st_mode)) {
+        refused = Error{Code::invalid_argument,
+                        fmt::format("{}: is {}, need a file", path.string(),
+                                    S_ISDIR(st.st_mode) ? "a directory" : "a device or a pipe")};
+    }
+    if (refused) {
         ::close(fd);
-        return e;
+        return *std::move(refused);
     }
     MappedFile file;
     file.path_ = path;
@@ -54,6 +60,8 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::advise_random(size_t offset, size_t size) const {
+    TERRACE_CHECK(offset <= size_ && size <= size_ - offset);
+    if (size == 0) return;
     const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
     const size_t first = offset / page * page;
     ::madvise(const_cast<std::byte*>(data_) + first, offset + size - first, MADV_RANDOM);
