@@ -39,8 +39,8 @@ struct Json::Node {
 
 namespace {
 
-// Line, column and reason of a syntax error. simdjson, which reads the good documents, only says
-// that there is one; the second parser reads the bad document again to say where.
+// Position and reason of a syntax error. simdjson, which reads the good documents, only says that
+// there is one; the second parser reads the bad document again to say where.
 class FirstError : public nlohmann::json_sax<nlohmann::json> {
   public:
     bool null() override { return true; }
@@ -55,14 +55,17 @@ class FirstError : public nlohmann::json_sax<nlohmann::json> {
     bool end_object() override { return true; }
     bool start_array(std::size_t) override { return true; }
     bool end_array() override { return true; }
-    bool parse_error(std::size_t, const std::string&,
+    bool parse_error(std::size_t n_read, const std::string&,
                      const nlohmann::detail::exception& e) override {
+        bytes_read = n_read;
+        // "[json.exception.parse_error.101] parse error at line 1, column 5: reason". The reason is
+        // kept; the column is counted here, because theirs is 0 when a number ends a line.
         reason = e.what();
-        // "[json.exception.parse_error.101] parse error at line 1, column 5: ..."
-        if (const size_t end = reason.find("] "); end != std::string::npos)
+        if (const size_t end = reason.find(": "); end != std::string::npos)
             reason.erase(0, end + 2);
         return false;
     }
+    std::size_t bytes_read = 0;
     std::string reason;
 };
 
@@ -73,8 +76,13 @@ std::string syntax_error(std::string_view text, simdjson::error_code code) {
     } catch (const std::exception&) {
         sax.reason.clear();
     }
+    if (sax.reason.empty()) return simdjson::error_message(code);
+    const std::string_view read = text.substr(0, sax.bytes_read);
+    const auto line = 1 + std::count(read.begin(), read.end(), '\n');
+    const size_t last = read.rfind('\n');
+    const size_t column = last == std::string_view::npos ? read.size() : read.size() - last - 1;
     // The reason may quote the document's own bytes: keep it short and printable.
-    std::string reason = sax.reason.empty() ? simdjson::error_message(code) : sax.reason;
+    std::string reason = fmt::format("line {}, column {}: {}", line, column, sax.reason);
     if (reason.size() > 200) reason.resize(200);
     for (char& c : reason) {
         if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
