@@ -26,7 +26,8 @@ CpuFeatures detect() {
     char brand[49] = {};
     std::memcpy(brand, regs, 48);
     f.name = brand;
-    while (!f.name.empty() && f.name.back() == ' ') f.name.pop_back();
+    while (!f.name.empty() && f.name.back() == ' ')
+        f.name.pop_back();
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) == 0) f.physical_threads = CPU_COUNT(&set);

@@ -8,14 +8,22 @@ namespace terrace {
 
 std::string_view to_string(Code code) {
     switch (code) {
-        case Code::invalid_argument: return "invalid argument";
-        case Code::not_found: return "not found";
-        case Code::unsupported: return "unsupported";
-        case Code::corrupt_data: return "corrupt data";
-        case Code::out_of_memory: return "out of memory";
-        case Code::io: return "i/o";
-        case Code::cancelled: return "cancelled";
-        case Code::internal: return "internal";
+        case Code::invalid_argument:
+            return "invalid argument";
+        case Code::not_found:
+            return "not found";
+        case Code::unsupported:
+            return "unsupported";
+        case Code::corrupt_data:
+            return "corrupt data";
+        case Code::out_of_memory:
+            return "out of memory";
+        case Code::io:
+            return "i/o";
+        case Code::cancelled:
+            return "cancelled";
+        case Code::internal:
+            return "internal";
     }
     return "unknown";
 }

@@ -20,7 +20,7 @@ enum class Code {
     out_of_memory,     // a budget or the machine has not enough
     io,                // the operating system refused
     cancelled,
-    internal,          // a defect of Terrace
+    internal,  // a defect of Terrace
 };
 
 std::string_view to_string(Code code);
@@ -47,8 +47,7 @@ using Status = Result<void>;
 
 }  // namespace terrace
 
-#define TERRACE_CHECK(expr) \
-    ((expr) ? void(0) : ::terrace::check_failed(#expr, __FILE__, __LINE__))
+#define TERRACE_CHECK(expr) ((expr) ? void(0) : ::terrace::check_failed(#expr, __FILE__, __LINE__))
 
 #if defined(TERRACE_DCHECKS)
 #define TERRACE_DCHECK(expr) TERRACE_CHECK(expr)
@@ -60,15 +59,16 @@ using Status = Result<void>;
 #define TERRACE_CONCAT(a, b) TERRACE_CONCAT2(a, b)
 
 // TERRACE_TRY(status_or_result): return its error, or go on.
-#define TERRACE_TRY(expr)                                                     \
-    do {                                                                      \
-        auto&& terrace_try_ = (expr);                                         \
+#define TERRACE_TRY(expr)                                                            \
+    do {                                                                             \
+        auto&& terrace_try_ = (expr);                                                \
         if (!terrace_try_) return ::terrace::Error(std::move(terrace_try_).error()); \
     } while (0)
 
-// TERRACE_ASSIGN(auto x, result): return its error, or bind its value.
+// TERRACE_ASSIGN(auto x, result): return its error, or bind its value. Several statements: brace it
+// behind an if.
 #define TERRACE_ASSIGN(lhs, expr) TERRACE_ASSIGN_(TERRACE_CONCAT(terrace_r_, __LINE__), lhs, expr)
-#define TERRACE_ASSIGN_(tmp, lhs, expr)                       \
-    auto tmp = (expr);                                        \
+#define TERRACE_ASSIGN_(tmp, lhs, expr)                        \
+    auto tmp = (expr);                                         \
     if (!tmp) return ::terrace::Error(std::move(tmp).error()); \
     lhs = std::move(tmp).value()

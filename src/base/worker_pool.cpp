@@ -45,7 +45,8 @@ WorkerPool::~WorkerPool() {
     stop_.store(true, std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
     generation_.notify_all();
-    for (std::thread& t : threads_) t.join();
+    for (std::thread& t : threads_)
+        t.join();
 }
 
 void WorkerPool::worker_main(int worker) {

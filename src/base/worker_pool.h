@@ -1,5 +1,5 @@
-// A fixed team of threads for CPU kernels and start-up work. Partition is static, by index, so which
-// worker computes an element never changes what is computed. The caller is worker 0.
+// A fixed team of threads for CPU kernels and start-up work. Partition is static, by index, so
+// which worker computes an element never changes what is computed. The caller is worker 0.
 //
 // run() may be called by one thread at a time (the engine thread); workers spin for a while after
 // their work, because the next operation of a step comes within microseconds, then park on an
@@ -27,8 +27,7 @@ class FunctionRef<R(A...)> {
     template <class F>
         requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
     FunctionRef(F&& f)  // NOLINT: meant to bind lambdas at the call
-        : object_(const_cast<void*>(static_cast<const void*>(&f))),
-          call_([](void* o, A... a) -> R {
+        : object_(const_cast<void*>(static_cast<const void*>(&f))), call_([](void* o, A... a) -> R {
               return (*static_cast<std::remove_reference_t<F>*>(o))(a...);
           }) {}
     R operator()(A... a) const { return call_(object_, a...); }

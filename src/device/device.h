@@ -89,8 +89,8 @@ class Buffer {
 class Event {
   public:
     virtual ~Event() = default;
-    virtual bool reached() const = 0;    // peek, never blocks; any thread
-    virtual Status wait_host() = 0;      // blocks the calling thread; any thread
+    virtual bool reached() const = 0;  // peek, never blocks; any thread
+    virtual Status wait_host() = 0;    // blocks the calling thread; any thread
 };
 
 // An in-order queue of work.

@@ -70,13 +70,14 @@ class HostDevice final : public Device {
             ::madvise(reinterpret_cast<void*>(aligned), used, MADV_HUGEPAGE);
             data = reinterpret_cast<std::byte*>(aligned);
         } else {
-            data = static_cast<std::byte*>(
-                ::operator new(bytes, std::align_val_t{64}, std::nothrow));
+            data =
+                static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}, std::nothrow));
             if (!data) return no_memory(bytes);
             if (fill == Fill::zero) std::memset(data, 0, bytes);
         }
 #if defined(TERRACE_DCHECKS)
-        if (fill == Fill::unspecified && bytes < (size_t{256} << 20)) std::memset(data, 0xff, bytes);
+        if (fill == Fill::unspecified && bytes < (size_t{256} << 20))
+            std::memset(data, 0xff, bytes);
 #endif
         return Buffer(this, data, bytes, space);
     }
@@ -111,6 +112,8 @@ class HostDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_host_device() { return std::make_unique<HostDevice>(); }
+std::unique_ptr<Device> make_host_device() {
+    return std::make_unique<HostDevice>();
+}
 
 }  // namespace terrace

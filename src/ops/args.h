@@ -9,22 +9,19 @@
 #include <cstdint>
 
 #include "device/device.h"
+#include "device/planes.h"
 #include "ops/weights.h"
 
 namespace terrace {
-
-// Tokens per page of every KV plane. 256: a multiple of the selection block (4), so that no block
-// crosses a page, and 512 KiB of K and V per layer of the real model, a good transfer unit.
-constexpr int32_t kPageTokens = 256;
 
 // One sequence's rows in a step: rows [row0, row0 + n_rows) at positions pos0, pos0 + 1, ...
 struct SeqRows {
     int32_t row0 = 0;
     int32_t n_rows = 0;
-    int32_t pos0 = 0;         // tokens the sequence already has
-    int32_t table_offset = 0; // first entry of its block table in StepRows::block_tables
-    int32_t n_pages = 0;      // entries there; covers pos0 + n_rows tokens
-    int32_t slot = 0;         // recurrent-state slot
+    int32_t pos0 = 0;          // tokens the sequence already has
+    int32_t table_offset = 0;  // first entry of its block table in StepRows::block_tables
+    int32_t n_pages = 0;       // entries there; covers pos0 + n_rows tokens
+    int32_t slot = 0;          // recurrent-state slot
 };
 
 struct StepRows {
@@ -66,7 +63,7 @@ constexpr int kMaxLinearJobs = 8;
 
 struct LinearJob {
     const LinearWeight* weight = nullptr;
-    DevSpan<float> y;       // [R][y_stride], columns [0, out) written
+    DevSpan<float> y;  // [R][y_stride], columns [0, out) written
     int64_t y_stride = 0;
 };
 
@@ -79,59 +76,29 @@ struct LinearArgs {
     LinearJob jobs[kMaxLinearJobs];
 };
 
-// Gated delta net between its projections (model spec 3.6): causal depthwise convolution + SiLU over
-// qkv, L2-normalised q and k, gated delta rule, per-head RMS norm times sigmoid(z).
-// A sequence with one row takes the recurrent form, with more the chunk form (64 tokens a chunk,
-// counted from the first row).
+// Gated delta net between its projections (model spec 3.6): causal depthwise convolution + SiLU
+// over qkv, L2-normalised q and k, gated delta rule, per-head RMS norm times sigmoid(z). A sequence
+// with one row takes the recurrent form, with more the chunk form (64 tokens a chunk, counted from
+// the first row).
 struct GdnArgs {
     StepRows step;
-    DevSpan<const float> qkv;  // [R][2*Hk*dk + Hv*dv] pre-convolution
-    DevSpan<const float> z;    // [R][Hv*dv]
-    DevSpan<const float> a;    // [R][Hv]
-    DevSpan<const float> b;    // [R][Hv]
-    PlainTensor conv;          // [channels][kernel], tap kernel-1 is the current token
-    PlainTensor a_log;         // [Hv]
-    PlainTensor dt_bias;       // [Hv]
-    PlainTensor norm;          // [dv], plain scale
-    DevSpan<float> state;      // [slots][Hv][dk][dv]
-    DevSpan<float> conv_state; // [slots][kernel-1][channels], oldest first
-    DevSpan<float> out;        // [R][Hv*dv]
+    DevSpan<const float> qkv;   // [R][2*Hk*dk + Hv*dv] pre-convolution
+    DevSpan<const float> z;     // [R][Hv*dv]
+    DevSpan<const float> a;     // [R][Hv]
+    DevSpan<const float> b;     // [R][Hv]
+    PlainTensor conv;           // [channels][kernel], tap kernel-1 is the current token
+    PlainTensor a_log;          // [Hv]
+    PlainTensor dt_bias;        // [Hv]
+    PlainTensor norm;           // [dv], plain scale
+    DevSpan<float> state;       // [slots][Hv][dk][dv]
+    DevSpan<float> conv_state;  // [slots][kernel-1][channels], oldest first
+    DevSpan<float> out;         // [R][Hv*dv]
     int32_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0, kernel = 4;
     float eps = 1e-6f;
 };
 
-enum class PlaneType : uint8_t { f16, f32 };
-
-constexpr size_t plane_bytes(PlaneType t) { return t == PlaneType::f16 ? 2 : 4; }
-
-// How a kernel reaches the K and V of a layer. A block of `block_tokens` tokens is one extent:
-// [K: block_tokens][kv_heads][head_dim] then V the same. Extent e of physical page g is number
-// g * (kPageTokens / block_tokens) + e. (Mirrors and host placement extend this with a table of
-// addresses; kernels go through block() only.)
-struct RowSource {
-    std::byte* base = nullptr;
-    PlaneType type = PlaneType::f16;
-    int32_t kv_heads = 0, head_dim = 0, block_tokens = 4;
-
-    size_t half_extent_bytes() const {
-        return static_cast<size_t>(block_tokens) * static_cast<size_t>(kv_heads) *
-               static_cast<size_t>(head_dim) * plane_bytes(type);
-    }
-    std::byte* block(int32_t page, int32_t block_in_page) const {
-        const int64_t n = static_cast<int64_t>(page) * (kPageTokens / block_tokens) + block_in_page;
-        return base + static_cast<size_t>(n) * 2 * half_extent_bytes();
-    }
-};
-
-// Raw and pooled index keys of a layer: raw [pages][256][dim], pooled [pages][256/block][dim].
-struct IndexPlanes {
-    std::byte* raw = nullptr;
-    std::byte* pooled = nullptr;
-    PlaneType type = PlaneType::f16;
-    int32_t dim = 0, block_tokens = 4;
-};
-
-// Rotary embedding on the first `dims` of a vector, halves (i, i + dims/2), angle pos * theta^(-2i/dims).
+// Rotary embedding on the first `dims` of a vector, halves (i, i + dims/2), angle pos *
+// theta^(-2i/dims).
 struct Rope {
     int32_t dims = 0;
     float theta = 1e6f;
@@ -141,14 +108,14 @@ struct Rope {
 // into the planes; K, V and raw index keys are stored at their positions.
 struct QsaPrepareArgs {
     StepRows step;
-    DevSpan<const float> qg;   // [R][heads][2*head_dim]: query | gate per head
-    DevSpan<const float> k;    // [R][kv_heads][head_dim]
-    DevSpan<const float> v;    // [R][kv_heads][head_dim]
-    DevSpan<const float> ix;   // [R][index_heads*index_dim + index_dim]: queries, raw key
-    PlainTensor q_norm, k_norm;     // [head_dim]
-    PlainTensor index_q_norm;       // [index_dim]
-    DevSpan<float> q;          // [R][heads][head_dim] out
-    DevSpan<float> iq;         // [R][index_heads][index_dim] out
+    DevSpan<const float> qg;     // [R][heads][2*head_dim]: query | gate per head
+    DevSpan<const float> k;      // [R][kv_heads][head_dim]
+    DevSpan<const float> v;      // [R][kv_heads][head_dim]
+    DevSpan<const float> ix;     // [R][index_heads*index_dim + index_dim]: queries, raw key
+    PlainTensor q_norm, k_norm;  // [head_dim]
+    PlainTensor index_q_norm;    // [index_dim]
+    DevSpan<float> q;            // [R][heads][head_dim] out
+    DevSpan<float> iq;           // [R][index_heads][index_dim] out
     RowSource kv;
     IndexPlanes index;
     Rope rope;
@@ -171,9 +138,9 @@ struct QsaPoolArgs {
 // entries from there up to `stride` are not written.
 struct IndexScoresArgs {
     StepRows step;
-    DevSpan<const float> iq;   // [R][index_heads][dim] of the whole step
+    DevSpan<const float> iq;  // [R][index_heads][dim] of the whole step
     IndexPlanes index;
-    DevSpan<float> scores;     // [rows][stride]
+    DevSpan<float> scores;  // [rows][stride]
     int64_t stride = 0;
     int32_t first_row = 0, rows = 0, index_heads = 0;
 };
@@ -184,8 +151,8 @@ struct SelectBlocksArgs {
     StepRows step;
     DevSpan<const float> scores;  // [rows][stride]
     int64_t stride = 0;
-    DevSpan<int32_t> blocks;      // [rows][top] out, ascending
-    DevSpan<int32_t> counts;      // [rows] out
+    DevSpan<int32_t> blocks;  // [rows][top] out, ascending
+    DevSpan<int32_t> counts;  // [rows] out
     int32_t first_row = 0, rows = 0, top = 0, block_tokens = 4;
 };
 
@@ -195,12 +162,12 @@ struct SelectBlocksArgs {
 // placement cannot change a bit; dense and "everything selected" agree bit for bit.
 struct AttendArgs {
     StepRows step;
-    DevSpan<const float> q;    // [R][heads][head_dim] of the whole step
-    DevSpan<const float> qg;   // [R][heads][2*head_dim]: the gate is the second half
+    DevSpan<const float> q;   // [R][heads][head_dim] of the whole step
+    DevSpan<const float> qg;  // [R][heads][2*head_dim]: the gate is the second half
     RowSource kv;
     DevSpan<const int32_t> blocks;  // [rows][top] or empty
     DevSpan<const int32_t> counts;  // [rows] or empty
-    DevSpan<float> out;        // [R][heads*head_dim] of the whole step
+    DevSpan<float> out;             // [R][heads*head_dim] of the whole step
     int32_t first_row = 0, rows = 0, heads = 0, top = 0;
     float scale = 1.0f;
 };
@@ -231,19 +198,19 @@ struct MoeArgs {
     ExpertTable table;
     const ExpertWeights* shared = nullptr;  // optional
     const LinearWeight* shared_gate = nullptr;
-    DevSpan<float> y;              // [R][hidden]
+    DevSpan<float> y;  // [R][hidden]
     int32_t rows = 0, hidden = 0, width = 0, shared_width = 0, k = 0;
 };
 
 // Model spec 3.7.2. key = e.key_proj, value = e.value_proj were computed by `linear`.
 struct PleInjectArgs {
     StepRows step;
-    DevSpan<float> h;            // [R][S][H], read and added to
-    DevSpan<const float> key;    // [R][S*H]
-    DevSpan<const float> value;  // [R][H]
+    DevSpan<float> h;                             // [R][S][H], read and added to
+    DevSpan<const float> key;                     // [R][S*H]
+    DevSpan<const float> value;                   // [R][H]
     PlainTensor norm_key, norm_query, norm_conv;  // [S*H]
-    PlainTensor conv;            // [S*H][kernel]
-    DevSpan<float> state;        // [slots][(kernel-1)*dilation][S*H], oldest first
+    PlainTensor conv;                             // [S*H][kernel]
+    DevSpan<float> state;                         // [slots][(kernel-1)*dilation][S*H], oldest first
     int32_t streams = 0, hidden = 0, kernel = 4, dilation = 3;
     float eps = 1e-6f;
 };

@@ -14,14 +14,14 @@ namespace terrace {
 
 // What the largest call of each kind will need; a backend sizes its scratch memory from it.
 struct OpsLimits {
-    int32_t rows = 0;         // rows of a step
+    int32_t rows = 0;  // rows of a step
     int32_t hidden = 0, streams = 0, rank = 0;
-    int32_t widest = 0;       // widest input or output of any linear but the head
+    int32_t widest = 0;  // widest input or output of any linear but the head
     int32_t head_rows = 0, vocab = 0;
     int32_t experts = 0, k = 0, moe_width = 0, shared_width = 0;
     int32_t heads = 0, head_dim = 0;
     int32_t gdn_v_heads = 0, gdn_k_dim = 0, gdn_v_dim = 0, gdn_channels = 0;
-    int32_t max_blocks = 0;   // blocks of the longest context
+    int32_t max_blocks = 0;  // blocks of the longest context
     int32_t top_blocks = 0;
 };
 

@@ -23,8 +23,8 @@ enum class LinearKind : uint8_t { none, plain, exl3 };
 // inputs are extended with zeros, outputs beyond `out` are dropped.
 struct LinearWeight {
     LinearKind kind = LinearKind::none;
-    int32_t in = 0;   // features the caller has
-    int32_t out = 0;  // features the caller wants
+    int32_t in = 0;     // features the caller has
+    int32_t out = 0;    // features the caller wants
     PlainTensor plain;  // [out][in], rows of y's features
     Exl3Tensor exl3;
 };

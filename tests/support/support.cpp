@@ -35,7 +35,8 @@ double Random::normal() {
 
 std::vector<float> Random::normals(size_t n, float scale) {
     std::vector<float> out(n);
-    for (float& x : out) x = static_cast<float>(normal()) * scale;
+    for (float& x : out)
+        x = static_cast<float>(normal()) * scale;
     return out;
 }
 

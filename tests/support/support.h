@@ -49,13 +49,13 @@ void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 }  // namespace terrace::test
 
-#define EXPECT_OK(expr)                                            \
-    do {                                                           \
-        const auto& expect_ok_ = (expr);                           \
+#define EXPECT_OK(expr)                                                    \
+    do {                                                                   \
+        const auto& expect_ok_ = (expr);                                   \
         EXPECT_TRUE(expect_ok_.has_value()) << expect_ok_.error().message; \
     } while (0)
-#define ASSERT_OK(expr)                                            \
-    do {                                                           \
-        const auto& expect_ok_ = (expr);                           \
+#define ASSERT_OK(expr)                                                    \
+    do {                                                                   \
+        const auto& expect_ok_ = (expr);                                   \
         ASSERT_TRUE(expect_ok_.has_value()) << expect_ok_.error().message; \
     } while (0)

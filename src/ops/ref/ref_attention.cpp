@@ -23,7 +23,9 @@ const SeqRows& seq_of(const StepRows& step, int row) {
     return step.seqs.device_pointer()[step.row_seq.device_pointer()[row]];
 }
 
-int position(const SeqRows& seq, int row) { return seq.pos0 + row - seq.row0; }
+int position(const SeqRows& seq, int row) {
+    return seq.pos0 + row - seq.row0;
+}
 
 // Element (pos, head, i) of K (half 0) or V (half 1): its address base and index.
 std::byte* kv_head(const StepRows& step, const SeqRows& seq, const RowSource& kv, int pos, int half,
@@ -97,9 +99,9 @@ Status ReferenceOps::qsa_pool(Stream&, const QsaPoolArgs& a) {
             zero_centred_norm(mean.data(), id, a.norm, 0, static_cast<double>(a.eps), y.data());
             rope(y.data(), a.rope, b * bt);
             const Place p = place_of(a.step, seq, b * bt);
-            const int64_t to =
-                (int64_t{p.page} * (kPageTokens / bt) + p.offset / bt) * id;
-            for (int i = 0; i < id; ++i) store_plane(a.index.pooled, a.index.type, to + i, y[i]);
+            const int64_t to = (int64_t{p.page} * (kPageTokens / bt) + p.offset / bt) * id;
+            for (int i = 0; i < id; ++i)
+                store_plane(a.index.pooled, a.index.type, to + i, y[i]);
         }
     }
     return {};
@@ -135,7 +137,8 @@ Status ReferenceOps::select_blocks(Stream&, const SelectBlocksArgs& a) {
         const int row = a.first_row + r;
         const int complete = (position(seq_of(a.step, row), row) + 1) / a.block_tokens;
         std::vector<int32_t> order(static_cast<size_t>(complete));
-        for (int b = 0; b < complete; ++b) order[b] = b;
+        for (int b = 0; b < complete; ++b)
+            order[b] = b;
         if (complete > a.top) {
             const float* scores = a.scores.device_pointer() + r * a.stride;
             std::stable_sort(order.begin(), order.end(),
@@ -161,9 +164,11 @@ Status ReferenceOps::attend(Stream&, const AttendArgs& a) {
         const int n = a.counts.empty() ? complete : a.counts.device_pointer()[r];
         for (int i = 0; i < n; ++i) {
             const int b = a.blocks.empty() ? i : a.blocks.device_pointer()[int64_t{r} * a.top + i];
-            for (int t = 0; t < bt; ++t) visible.push_back(b * bt + t);
+            for (int t = 0; t < bt; ++t)
+                visible.push_back(b * bt + t);
         }
-        for (int p = complete * bt; p <= pos; ++p) visible.push_back(p);
+        for (int p = complete * bt; p <= pos; ++p)
+            visible.push_back(p);
         for (int h = 0; h < a.heads; ++h) {
             const float* q = a.q.device_pointer() + (int64_t{row} * a.heads + h) * hd;
             scores.clear();
@@ -182,10 +187,10 @@ Status ReferenceOps::attend(Stream&, const AttendArgs& a) {
                 const double w = std::exp(scores[t] - top);
                 sum += w;
                 const std::byte* v = kv_head(a.step, seq, a.kv, visible[t], 1, h / group);
-                for (int i = 0; i < hd; ++i) out[i] += w * load_plane(v, a.kv.type, i);
+                for (int i = 0; i < hd; ++i)
+                    out[i] += w * load_plane(v, a.kv.type, i);
             }
-            const float* gate =
-                a.qg.device_pointer() + (int64_t{row} * a.heads + h) * 2 * hd + hd;
+            const float* gate = a.qg.device_pointer() + (int64_t{row} * a.heads + h) * 2 * hd + hd;
             for (int i = 0; i < hd; ++i)
                 a.out.device_pointer()[(int64_t{row} * a.heads + h) * hd + i] = static_cast<float>(
                     sum > 0 ? out[i] / sum * sigmoid(static_cast<double>(gate[i])) : 0.0);

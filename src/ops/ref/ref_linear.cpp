@@ -9,7 +9,9 @@
 
 namespace terrace {
 
-std::unique_ptr<Ops> make_reference_ops() { return std::make_unique<ref::ReferenceOps>(); }
+std::unique_ptr<Ops> make_reference_ops() {
+    return std::make_unique<ref::ReferenceOps>();
+}
 
 namespace ref {
 namespace {
@@ -22,14 +24,17 @@ void fwht128(double* x) {
                 x[i] = a + b;
                 x[i + stride] = a - b;
             }
-    for (int i = 0; i < 128; ++i) x[i] /= std::sqrt(128.0);
+    for (int i = 0; i < 128; ++i)
+        x[i] /= std::sqrt(128.0);
 }
 
 // EXL3 format 2.1: y = ((x * suh) Hd Wq) Hd * svh, on exact code values.
 void exl3_row(const Exl3Tensor& w, const double* x, int n_in, double* y, int n_out) {
     std::vector<double> xh(static_cast<size_t>(w.in), 0.0), acc(static_cast<size_t>(w.out), 0.0);
-    for (int i = 0; i < n_in; ++i) xh[i] = x[i] * static_cast<double>(w.suh[i].f32());
-    for (int b = 0; b < w.in; b += 128) fwht128(&xh[b]);
+    for (int i = 0; i < n_in; ++i)
+        xh[i] = x[i] * static_cast<double>(w.suh[i].f32());
+    for (int b = 0; b < w.in; b += 128)
+        fwht128(&xh[b]);
     for (int ti = 0; ti < w.in / 16; ++ti)
         for (int to = 0; to < w.out / 16; ++to) {
             const uint16_t* tile =
@@ -40,8 +45,10 @@ void exl3_row(const Exl3Tensor& w, const double* x, int n_in, double* y, int n_o
                     xh[16 * ti + tile_row(t)] * static_cast<double>(f16_to_f32(bits));
             }
         }
-    for (int b = 0; b < w.out; b += 128) fwht128(&acc[b]);
-    for (int o = 0; o < n_out; ++o) y[o] = acc[o] * static_cast<double>(w.svh[o].f32());
+    for (int b = 0; b < w.out; b += 128)
+        fwht128(&acc[b]);
+    for (int o = 0; o < n_out; ++o)
+        y[o] = acc[o] * static_cast<double>(w.svh[o].f32());
 }
 
 }  // namespace
@@ -50,7 +57,8 @@ void linear_row(const LinearWeight& w, const double* x, double* y) {
     if (w.kind == LinearKind::exl3) return exl3_row(w.exl3, x, w.in, y, w.out);
     for (int o = 0; o < w.out; ++o) {
         double sum = 0;
-        for (int i = 0; i < w.in; ++i) sum += x[i] * at(w.plain, int64_t{o} * w.in + i);
+        for (int i = 0; i < w.in; ++i)
+            sum += x[i] * at(w.plain, int64_t{o} * w.in + i);
         y[o] = sum;
     }
 }
@@ -59,7 +67,8 @@ void expert_row(const ExpertWeights& w, const double* x, int hidden, int width, 
     std::vector<double> g(static_cast<size_t>(width)), u(static_cast<size_t>(width));
     linear_row(w.gate, x, g.data());
     linear_row(w.up, x, u.data());
-    for (int i = 0; i < width; ++i) g[i] = silu(g[i]) * u[i];
+    for (int i = 0; i < width; ++i)
+        g[i] = silu(g[i]) * u[i];
     linear_row(w.down, g.data(), y);
     (void)hidden;
 }
@@ -96,7 +105,8 @@ Status ReferenceOps::hyper_read(Stream&, const HyperReadArgs& a) {
             zero_centred_norm(&h[s * a.hidden], a.hidden, a.weights->norm, s * a.hidden,
                               static_cast<double>(a.eps), &n[s * a.hidden]);
         linear_row(a.weights->down, n.data(), mid.data());
-        for (double& v : mid) v = silu(v / a.streams);
+        for (double& v : mid)
+            v = silu(v / a.streams);
         linear_row(a.weights->up, mid.data(), g.data());
         for (int i = 0; i < a.hidden; ++i) {
             double sum = 0;
@@ -130,19 +140,21 @@ Status ReferenceOps::route(Stream&, const RouteArgs& a) {
     for (int r = 0; r < a.rows; ++r) {
         const float* logits = a.logits.device_pointer() + int64_t{r} * a.experts;
         std::vector<int> order(a.experts);
-        for (int e = 0; e < a.experts; ++e) order[e] = e;
+        for (int e = 0; e < a.experts; ++e)
+            order[e] = e;
         std::stable_sort(order.begin(), order.end(),
                          [&](int x, int y) { return logits[x] > logits[y]; });
         const double top = static_cast<double>(logits[order[0]]);
         double all = 0, chosen = 0;
-        for (int e = 0; e < a.experts; ++e) all += std::exp(static_cast<double>(logits[e]) - top);
+        for (int e = 0; e < a.experts; ++e)
+            all += std::exp(static_cast<double>(logits[e]) - top);
         for (int j = 0; j < a.k; ++j)
             chosen += std::exp(static_cast<double>(logits[order[j]]) - top);
         const double sum = a.renormalise == Renormalise::yes ? chosen : all;
         for (int j = 0; j < a.k; ++j) {
             a.ids.device_pointer()[r * a.k + j] = order[j];
-            a.weights.device_pointer()[r * a.k + j] = static_cast<float>(
-                std::exp(static_cast<double>(logits[order[j]]) - top) / sum);
+            a.weights.device_pointer()[r * a.k + j] =
+                static_cast<float>(std::exp(static_cast<double>(logits[order[j]]) - top) / sum);
         }
     }
     return {};
@@ -157,13 +169,15 @@ Status ReferenceOps::moe(Stream&, const MoeArgs& a) {
             const int e = a.ids.device_pointer()[r * a.k + j];
             expert_row(a.table.experts[e], x.data(), a.hidden, a.width, y.data());
             const double w = static_cast<double>(a.weights.device_pointer()[r * a.k + j]);
-            for (int i = 0; i < a.hidden; ++i) sum[i] += w * y[i];
+            for (int i = 0; i < a.hidden; ++i)
+                sum[i] += w * y[i];
         }
         if (a.shared) {
             double gate = 0;
             linear_row(*a.shared_gate, x.data(), &gate);
             expert_row(*a.shared, x.data(), a.hidden, a.shared_width, y.data());
-            for (int i = 0; i < a.hidden; ++i) sum[i] += sigmoid(gate) * y[i];
+            for (int i = 0; i < a.hidden; ++i)
+                sum[i] += sigmoid(gate) * y[i];
         }
         std::copy(sum.begin(), sum.end(), a.y.device_pointer() + int64_t{r} * a.hidden);
     }

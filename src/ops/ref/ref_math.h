@@ -22,17 +22,25 @@ inline double at(const PlainTensor& t, int64_t i) {
     return static_cast<double>(t.dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits));
 }
 
-inline double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
-inline double silu(double x) { return x * sigmoid(x); }
-inline double softplus(double x) { return x > 30 ? x : std::log1p(std::exp(x)); }
+inline double sigmoid(double x) {
+    return 1.0 / (1.0 + std::exp(-x));
+}
+inline double silu(double x) {
+    return x * sigmoid(x);
+}
+inline double softplus(double x) {
+    return x > 30 ? x : std::log1p(std::exp(x));
+}
 
 // y = x * rsqrt(mean(x^2) + eps) * (1 + w[w0 + i]).
 inline void zero_centred_norm(const double* x, int n, const PlainTensor& w, int64_t w0, double eps,
                               double* y) {
     double sum = 0;
-    for (int i = 0; i < n; ++i) sum += x[i] * x[i];
+    for (int i = 0; i < n; ++i)
+        sum += x[i] * x[i];
     const double inv = 1.0 / std::sqrt(sum / n + eps);
-    for (int i = 0; i < n; ++i) y[i] = x[i] * inv * (1.0 + at(w, w0 + i));
+    for (int i = 0; i < n; ++i)
+        y[i] = x[i] * inv * (1.0 + at(w, w0 + i));
 }
 
 inline void rope(double* x, const Rope& r, int pos) {
@@ -72,6 +80,8 @@ void linear_row(const LinearWeight& w, const double* x, double* y);
 // y = down(silu(gate x) * up x) for one row.
 void expert_row(const ExpertWeights& w, const double* x, int hidden, int width, double* y);
 
-inline std::vector<double> widen(const float* x, int64_t n) { return {x, x + n}; }
+inline std::vector<double> widen(const float* x, int64_t n) {
+    return {x, x + n};
+}
 
 }  // namespace terrace::ref

@@ -13,8 +13,7 @@ Status ReferenceOps::gdn(Stream&, const GdnArgs& a) {
     std::vector<double> y(channels), err(a.v_dim), o(a.v_dim);
     for (int si = 0; si < a.step.n_seqs; ++si) {
         const SeqRows& seq = a.step.seqs.device_pointer()[si];
-        float* state = a.state.device_pointer() +
-                       int64_t{seq.slot} * a.v_heads * a.k_dim * a.v_dim;
+        float* state = a.state.device_pointer() + int64_t{seq.slot} * a.v_heads * a.k_dim * a.v_dim;
         float* past = a.conv_state.device_pointer() + int64_t{seq.slot} * taps * channels;
         for (int r = seq.row0; r < seq.row0 + seq.n_rows; ++r) {
             const float* u = a.qkv.device_pointer() + int64_t{r} * channels;
@@ -31,10 +30,12 @@ Status ReferenceOps::gdn(Stream&, const GdnArgs& a) {
                 for (int part = 0; part < 2; ++part) {  // q, then k
                     double* x = &y[part * kw + h * a.k_dim];
                     double sum = 0;
-                    for (int i = 0; i < a.k_dim; ++i) sum += x[i] * x[i];
+                    for (int i = 0; i < a.k_dim; ++i)
+                        sum += x[i] * x[i];
                     const double inv = 1.0 / std::sqrt(sum + static_cast<double>(a.eps)) /
                                        (part == 0 ? std::sqrt(a.k_dim) : 1.0);
-                    for (int i = 0; i < a.k_dim; ++i) x[i] *= inv;
+                    for (int i = 0; i < a.k_dim; ++i)
+                        x[i] *= inv;
                 }
             for (int h = 0; h < a.v_heads; ++h) {
                 const double* q = &y[(h / group) * a.k_dim];
@@ -43,10 +44,9 @@ Status ReferenceOps::gdn(Stream&, const GdnArgs& a) {
                 float* s = state + int64_t{h} * a.k_dim * a.v_dim;
                 const int64_t rh = int64_t{r} * a.v_heads + h;
                 const double beta = sigmoid(static_cast<double>(a.b.device_pointer()[rh]));
-                const double decay =
-                    std::exp(-std::exp(at(a.a_log, h)) *
-                             softplus(static_cast<double>(a.a.device_pointer()[rh]) +
-                                      at(a.dt_bias, h)));
+                const double decay = std::exp(
+                    -std::exp(at(a.a_log, h)) *
+                    softplus(static_cast<double>(a.a.device_pointer()[rh]) + at(a.dt_bias, h)));
                 for (int j = 0; j < a.v_dim; ++j) {
                     double dot = 0;
                     for (int i = 0; i < a.k_dim; ++i)
@@ -62,7 +62,8 @@ Status ReferenceOps::gdn(Stream&, const GdnArgs& a) {
                     o[j] = out;
                 }
                 double sum = 0;
-                for (double v2 : o) sum += v2 * v2;
+                for (double v2 : o)
+                    sum += v2 * v2;
                 const double inv = 1.0 / std::sqrt(sum / a.v_dim + static_cast<double>(a.eps));
                 for (int j = 0; j < a.v_dim; ++j)
                     a.out.device_pointer()[rh * a.v_dim + j] = static_cast<float>(
@@ -90,13 +91,15 @@ Status ReferenceOps::ple_inject(Stream&, const PleInjectArgs& a) {
                 zero_centred_norm(&ks[at0], a.hidden, a.norm_key, at0, eps, &key[at0]);
                 zero_centred_norm(&hs[at0], a.hidden, a.norm_query, at0, eps, &query[at0]);
                 double dot = 0;
-                for (int i = 0; i < a.hidden; ++i) dot += key[at0 + i] * query[at0 + i];
+                for (int i = 0; i < a.hidden; ++i)
+                    dot += key[at0 + i] * query[at0 + i];
                 dot /= std::sqrt(static_cast<double>(a.hidden));
                 const double root = std::sqrt(std::max(std::abs(dot), 1e-6));
                 const double gate = sigmoid(dot > 0 ? root : dot < 0 ? -root : 0.0);
                 for (int i = 0; i < a.hidden; ++i)
-                    gated[at0 + i] = gate * static_cast<double>(
-                                                a.value.device_pointer()[int64_t{r} * a.hidden + i]);
+                    gated[at0 + i] =
+                        gate *
+                        static_cast<double>(a.value.device_pointer()[int64_t{r} * a.hidden + i]);
                 zero_centred_norm(&gated[at0], a.hidden, a.norm_conv, at0, eps, &b[at0]);
             }
             for (int c = 0; c < wide; ++c) {

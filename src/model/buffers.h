@@ -1,0 +1,42 @@
+// Activation buffers of a step: one allocation, carved by name. Internal to src/model.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "model/model.h"
+
+namespace terrace {
+
+struct StepBuffers {
+    ChargedBuffer memory, logit_memory;
+
+    // Host side of the step's metadata, filled before the copy to the device.
+    std::vector<int32_t> row_seq_host;
+    std::vector<int64_t> ngram_rows;
+    std::vector<float> ngram_host;  // [rows][ple_dim], one injection at a time
+    std::vector<TokenId> window;
+
+    DevSpan<int32_t> tokens, row_seq, block_tables, logit_rows;
+    DevSpan<SeqRows> seqs;
+    DevSpan<float> h;       // [rows][streams*hidden]
+    DevSpan<float> x;       // [rows][hidden]
+    DevSpan<float> inj;     // [rows][streams]
+    DevSpan<float> y;       // [rows][hidden]
+    DevSpan<float> wide;    // [rows][widest of qkv, q|gate, key]
+    DevSpan<float> z;       // [rows][v_heads*v_dim] | K, V
+    DevSpan<float> a, b;    // [rows][v_heads]
+    DevSpan<float> mixed;   // [rows][v_heads*v_dim or heads*head_dim] before the output projection
+    DevSpan<float> q;       // [rows][heads*head_dim]
+    DevSpan<float> k, v;    // [rows][kv_heads*head_dim]
+    DevSpan<float> ix, iq;  // [rows][(index_heads+1)*index_dim], [rows][index_heads*index_dim]
+    DevSpan<float> scores;  // [slab_rows][max_blocks]
+    DevSpan<int32_t> blocks, counts;  // [slab_rows][top], [slab_rows]
+    DevSpan<float> router;            // [rows][experts]
+    DevSpan<int32_t> ids;             // [rows][k]
+    DevSpan<float> id_weights;
+    DevSpan<float> ngram;           // [ple layers][rows][ple_dim]
+    DevSpan<float> tail_h, tail_x;  // rows whose logits are wanted
+    DevSpan<float> logits;          // [logit_rows][vocab]
+    int32_t slab_rows = 0;
+    int32_t max_blocks = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,199 @@
+// One step, top to bottom: metadata to the device, n-gram rows, layers, head.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/buffers.h"
+
+namespace terrace {
+
+DevSpan<const float> Model::logits() const {
+    return b_->logits;
+}
+
+Rope Model::rope() const {
+    return Rope{config_.rotary_dims, static_cast<float>(config_.rope_theta)};
+}
+
+Status Model::linear(Stream& stream, DevSpan<const float> x,
+                     std::initializer_list<std::pair<const LinearWeight*, DevSpan<float>>> jobs) {
+    LinearArgs args;
+    args.x = x;
+    args.rows = step_.n_rows;
+    for (const auto& [weight, y] : jobs) {
+        args.x_stride = weight->in;
+        args.jobs[args.n_jobs++] = LinearJob{weight, y, weight->out};
+    }
+    return ops_->linear(stream, args);
+}
+
+Status Model::upload(Stream& stream, const StepInput& in) {
+    StepBuffers& b = *b_;
+    const auto rows = static_cast<int32_t>(in.tokens.size());
+    TERRACE_CHECK(rows >= 1 && rows <= limits_.rows);
+    TERRACE_CHECK(!in.seqs.empty() && static_cast<int32_t>(in.seqs.size()) <= limits_.seqs);
+    TERRACE_CHECK(static_cast<int32_t>(in.logit_rows.size()) <= limits_.logit_rows);
+    TERRACE_CHECK(in.block_tables.size() <= b.block_tables.size());
+    int32_t next = 0;
+    max_visible_ = 0;
+    for (size_t s = 0; s < in.seqs.size(); ++s) {
+        const SeqRows& seq = in.seqs[s];
+        TERRACE_CHECK(seq.row0 == next && seq.n_rows >= 1);
+        TERRACE_CHECK(seq.pos0 + seq.n_rows <= limits_.max_tokens);
+        TERRACE_CHECK(seq.n_pages * kPageTokens >= seq.pos0 + seq.n_rows);
+        next += seq.n_rows;
+        std::fill_n(b.row_seq_host.begin() + seq.row0, seq.n_rows, static_cast<int32_t>(s));
+        max_visible_ = std::max(max_visible_, (seq.pos0 + seq.n_rows) / config_.index_block);
+    }
+    TERRACE_CHECK(next == rows);
+    const auto put = [&](auto span, const auto* from, size_t n) {
+        return stream.copy(span.device_pointer(), from, n * sizeof(*from));
+    };
+    TERRACE_TRY(put(b.tokens, in.tokens.data(), in.tokens.size()));
+    TERRACE_TRY(put(b.row_seq, b.row_seq_host.data(), in.tokens.size()));
+    TERRACE_TRY(put(b.seqs, in.seqs.data(), in.seqs.size()));
+    TERRACE_TRY(put(b.block_tables, in.block_tables.data(), in.block_tables.size()));
+    TERRACE_TRY(put(b.logit_rows, in.logit_rows.data(), in.logit_rows.size()));
+    step_.n_rows = rows;
+    step_.n_seqs = static_cast<int32_t>(in.seqs.size());
+    step_.seqs = b.seqs;
+    step_.block_tables = b.block_tables;
+    step_.row_seq = b.row_seq;
+    return {};
+}
+
+// Before the layers, because ids are known and the rows may come from a disk.
+Status Model::gather_ngrams(Stream& stream, const StepInput& in) {
+    StepBuffers& b = *b_;
+    const auto heads = static_cast<size_t>(config_.ngram_heads());
+    const auto context = static_cast<size_t>(config_.ngram_size - 1);
+    for (size_t p = 0; p < tables_.size(); ++p) {
+        for (size_t s = 0; s < in.seqs.size(); ++s) {
+            const auto past = in.history[s].last(std::min(in.history[s].size(), context));
+            const auto row0 = static_cast<size_t>(in.seqs[s].row0);
+            const auto n = static_cast<size_t>(in.seqs[s].n_rows);
+            const auto now = std::copy(past.begin(), past.end(), b.window.begin());
+            std::copy_n(in.tokens.begin() + static_cast<int64_t>(row0), n, now);
+            for (size_t r = 0; r < n; ++r) {
+                const size_t end = past.size() + r + 1;
+                const size_t begin = end - std::min(end, context + 1);
+                tables_[p].hash().rows({b.window.data() + begin, end - begin},
+                                       &b.ngram_rows[(row0 + r) * heads]);
+            }
+        }
+        const size_t rows = in.tokens.size();
+        TERRACE_TRY(tables_[p].gather({b.ngram_rows.data(), rows * heads}, b.ngram_host.data()));
+        const size_t width = static_cast<size_t>(config_.ple_dim);
+        TERRACE_TRY(
+            stream.copy(b.ngram.device_pointer() + p * static_cast<size_t>(limits_.rows) * width,
+                        b.ngram_host.data(), rows * width * sizeof(float)));
+    }
+    return {};
+}
+
+Status Model::ple(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
+                  int32_t index) {
+    StepBuffers& b = *b_;
+    const PleWeights& w = *layer.ple;
+    const DevSpan<const float> e =
+        b.ngram.from(static_cast<size_t>(index) * static_cast<size_t>(limits_.rows) *
+                     static_cast<size_t>(config_.ple_dim));
+    TERRACE_TRY(linear(stream, e, {{&w.key, b.wide}, {&w.value, b.y}}));
+    PleInjectArgs args;
+    args.step = step_;
+    args.h = b.h;
+    args.key = b.wide;
+    args.value = b.y;
+    args.norm_key = w.norm_key;
+    args.norm_query = w.norm_query;
+    args.norm_conv = w.norm_conv;
+    args.conv = w.conv;
+    args.state = store.states().ple(index);
+    args.streams = config_.hc_count;
+    args.hidden = config_.hidden;
+    args.kernel = config_.ple_conv_kernel;
+    args.dilation = config_.ngram_size;
+    args.eps = static_cast<float>(config_.rms_eps);
+    return ops_->ple_inject(stream, args);
+}
+
+Status Model::forward(Stream& stream, const SequenceStore& store, const StepInput& in) {
+    StepBuffers& b = *b_;
+    for (const TokenId t : in.tokens)
+        if (t < 0 || t >= config_.vocab)
+            return Error{
+                Code::invalid_argument,
+                fmt::format("token id {} is outside the vocabulary 0..{}", t, config_.vocab - 1)};
+    TERRACE_TRY(upload(stream, in));
+    TERRACE_TRY(gather_ngrams(stream, in));
+
+    EmbedArgs embed;
+    embed.tokens = b.tokens;
+    embed.table = weights_.embed;
+    embed.h = b.h;
+    embed.rows = step_.n_rows;
+    embed.streams = config_.hc_count;
+    embed.hidden = config_.hidden;
+    TERRACE_TRY(ops_->embed(stream, embed));
+
+    HyperReadArgs read;
+    read.h = b.h;
+    read.x = b.x;
+    read.inj = b.inj;
+    read.rows = step_.n_rows;
+    read.streams = config_.hc_count;
+    read.hidden = config_.hidden;
+    read.rank = config_.hc_rank;
+    read.eps = static_cast<float>(config_.rms_eps);
+    HyperWriteArgs write;
+    write.h = b.h;
+    write.y = b.y;
+    write.inj = b.inj;
+    write.rows = step_.n_rows;
+    write.streams = config_.hc_count;
+    write.hidden = config_.hidden;
+
+    int32_t n_gdn = 0, n_qsa = 0, n_ple = 0;
+    for (int32_t i = 0; i < config_.n_layers; ++i) {
+        const LayerWeights& layer = weights_.layers[static_cast<size_t>(i)];
+        if (layer.ple) TERRACE_TRY(ple(stream, store, layer, n_ple++));
+        read.weights = &layer.attn_hyper;
+        TERRACE_TRY(ops_->hyper_read(stream, read));
+        if (layer.kind == LayerKind::gdn)
+            TERRACE_TRY(gdn_layer(stream, store, layer, n_gdn++));
+        else
+            TERRACE_TRY(qsa_layer(stream, store, layer, LayerIx{i}, n_qsa++));
+        TERRACE_TRY(ops_->hyper_write(stream, write));
+        read.weights = &layer.mlp_hyper;
+        TERRACE_TRY(ops_->hyper_read(stream, read));
+        TERRACE_TRY(moe_layer(stream, layer, LayerIx{i}));
+        TERRACE_TRY(ops_->hyper_write(stream, write));
+        if (observer_) observer_->after_layer(LayerIx{i}, step_.n_rows, b.h);
+    }
+    if (in.logit_rows.empty()) return {};
+
+    GatherRowsArgs gather;
+    gather.in = b.h;
+    gather.rows = b.logit_rows;
+    gather.out = b.tail_h;
+    gather.n = static_cast<int32_t>(in.logit_rows.size());
+    gather.width = config_.hc_count * config_.hidden;
+    TERRACE_TRY(ops_->gather_rows(stream, gather));
+    read.weights = &weights_.mixer;
+    read.h = b.tail_h;
+    read.x = b.tail_x;
+    read.inj = {};
+    read.rows = gather.n;
+    TERRACE_TRY(ops_->hyper_read(stream, read));
+    LinearArgs head;
+    head.x = b.tail_x;
+    head.x_stride = config_.hidden;
+    head.rows = gather.n;
+    head.n_jobs = 1;
+    head.jobs[0] = LinearJob{&weights_.head, b.logits, config_.vocab};
+    return ops_->linear(stream, head);
+}
+
+}  // namespace terrace

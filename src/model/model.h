@@ -1,0 +1,112 @@
+// The forward pass of one step: rows of several sequences through all layers to logits. Owns the
+// activation buffers, sized once for the largest step; forward() allocates nothing, does not block
+// beyond its operations, and keeps no state between steps: everything that lasts lies in the pages
+// and slots that the caller names. Engine thread only.
+//
+// Model spec 3 gives each formula; src/model/layer_*.cpp has one file per kind of layer.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/weights.h"
+#include "ops/ops.h"
+#include "tier/budget.h"
+#include "tier/ngram_table.h"
+#include "tier/sequence_store.h"
+
+namespace terrace {
+
+// Sizes of the largest step.
+struct StepLimits {
+    int32_t rows = 512;         // tokens of one step
+    int32_t seqs = 8;           // sequences of one step
+    int32_t logit_rows = 8;     // rows whose logits one step may ask for
+    int32_t max_tokens = 4096;  // longest sequence
+};
+
+// What one step computes. A value: the model reads it and keeps nothing of it.
+struct StepInput {
+    std::span<const TokenId> tokens;  // [rows], sequence after sequence
+    std::span<const SeqRows> seqs;    // table_offset indexes block_tables
+    std::span<const int32_t> block_tables;
+    // Tokens of each sequence before its first row, oldest first, at most ngram_size - 1 of them.
+    std::span<const std::span<const TokenId>> history;  // [seqs]
+    std::span<const int32_t> logit_rows;                // rows whose logits are wanted, ascending
+};
+
+// Looks at intermediate values; for tests, traces and statistics. Spans are valid during the call.
+class StepObserver {
+  public:
+    virtual ~StepObserver() = default;
+    // Residual streams [rows][streams*hidden] after a layer.
+    virtual void after_layer(LayerIx, int32_t rows, DevSpan<const float> h) = 0;
+    // Blocks that rows [first_row, first_row + rows) of a sparse layer attend to, [rows][top].
+    virtual void selected(LayerIx, int32_t first_row, int32_t rows, int32_t top,
+                          DevSpan<const int32_t> blocks, DevSpan<const int32_t> counts) = 0;
+    // Experts chosen by every row, [rows][k].
+    virtual void routed(LayerIx, int32_t rows, int32_t k, DevSpan<const int32_t> ids) = 0;
+};
+
+// Largest score slab of one launch: rows x blocks floats.
+constexpr size_t kScoreSlabBytes = size_t{32} << 20;
+
+struct StepBuffers;  // activations; model/buffers.h
+
+class Model {
+  public:
+    // `tables`: one n-gram table per injection, in layer order. Takes the activation buffers from
+    // `budget`.
+    static Result<std::unique_ptr<Model>> create(const ModelConfig& config, ModelWeights weights,
+                                                 std::vector<NgramTable> tables, Device& device,
+                                                 Ops& ops, Budget& budget,
+                                                 const StepLimits& limits);
+    ~Model();
+
+    const ModelConfig& config() const { return config_; }
+    const ModelWeights& weights() const { return weights_; }
+    const StepLimits& limits() const { return limits_; }
+
+    // Logits of input.logit_rows go to logits() [logit_rows][vocab] on the device.
+    Status forward(Stream& stream, const SequenceStore& store, const StepInput& input);
+    DevSpan<const float> logits() const;
+
+    void observe(StepObserver* observer) { observer_ = observer; }
+
+    // What create() will take; the planner asks before.
+    static size_t activation_bytes(const ModelConfig& config, const StepLimits& limits);
+    static size_t logit_bytes(const ModelConfig& config, const StepLimits& limits);
+    static OpsLimits ops_limits(const ModelConfig& config, const StepLimits& limits);
+
+    // Geometry of the planes and states that this model's sequences need.
+    static PlaneGeometry plane_geometry(const ModelConfig& config, PlaneType type, int32_t pages);
+    static StateGeometry state_geometry(const ModelConfig& config, int32_t slots);
+
+  private:
+    Model() = default;
+    Status upload(Stream& stream, const StepInput& input);
+    Status gather_ngrams(Stream& stream, const StepInput& input);
+    Status gdn_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
+                     int32_t gdn_index);
+    Status qsa_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
+                     LayerIx index, int32_t qsa_index);
+    Status moe_layer(Stream& stream, const LayerWeights& layer, LayerIx index);
+    Status ple(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
+               int32_t ple_index);
+    Status linear(Stream& stream, DevSpan<const float> x,
+                  std::initializer_list<std::pair<const LinearWeight*, DevSpan<float>>> jobs);
+    Rope rope() const;
+
+    ModelConfig config_;
+    ModelWeights weights_;
+    std::vector<NgramTable> tables_;
+    Ops* ops_ = nullptr;
+    StepLimits limits_;
+    std::unique_ptr<StepBuffers> b_;
+    StepObserver* observer_ = nullptr;
+    StepRows step_;            // of the step in progress
+    int32_t max_visible_ = 0;  // most complete blocks of any row of the step
+};
+
+}  // namespace terrace

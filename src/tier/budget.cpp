@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#include "tier/budget.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+namespace terrace {
+
+std::string_view to_string(Role role) {
+    switch (role) {
+        case Role::weights:
+            return "weights";
+        case Role::experts:
+            return "experts";
+        case Role::ngram:
+            return "n-gram table";
+        case Role::kv:
+            return "K/V planes";
+        case Role::raw_index:
+            return "raw index plane";
+        case Role::pooled_index:
+            return "pooled index plane";
+        case Role::state:
+            return "recurrent state";
+        case Role::activations:
+            return "activations";
+        case Role::workspace:
+            return "workspace";
+        case Role::logits:
+            return "logits";
+    }
+    return "?";
+}
+
+Reservation::~Reservation() {
+    if (budget_) budget_->used_[static_cast<size_t>(role_)] -= bytes_;
+}
+
+size_t Budget::used() const {
+    return std::accumulate(used_.begin(), used_.end(), size_t{0});
+}
+
+Result<Reservation> Budget::reserve(Role role, size_t bytes, std::string_view what) {
+    const size_t taken = used();
+    if (limit_ != 0 && (bytes > limit_ || taken > limit_ - bytes))
+        return Error{Code::out_of_memory,
+                     fmt::format("{}: {} ({}) needs {} bytes, {} of {} are free: lower --ctx or "
+                                 "--max-seqs, or raise --host-limit",
+                                 name_, what, to_string(role), bytes,
+                                 taken < limit_ ? limit_ - taken : 0, limit_)};
+    used_[static_cast<size_t>(role)] += bytes;
+    return Reservation(this, role, bytes);
+}
+
+Result<ChargedBuffer> allocate_charged(Device& device, Budget& budget, Role role, size_t bytes,
+                                       MemSpace space, Fill fill, std::string_view what) {
+    TERRACE_ASSIGN(Reservation charge, budget.reserve(role, bytes, what));
+    auto buffer = device.allocate(bytes, space, fill);
+    if (!buffer) return buffer.error().in(what);
+    return ChargedBuffer{std::move(charge), std::move(*buffer)};
+}
+
+}  // namespace terrace

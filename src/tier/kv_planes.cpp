@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#include "tier/kv_planes.h"
+
+#include <fmt/format.h>
+
+namespace terrace {
+namespace {
+constexpr size_t z(int32_t v) {
+    return static_cast<size_t>(v);
+}
+}  // namespace
+
+size_t PlaneGeometry::kv_bytes_per_token() const {
+    return 2 * z(kv_heads) * z(head_dim) * plane_bytes(type);
+}
+size_t PlaneGeometry::raw_bytes_per_token() const {
+    return z(index_dim) * plane_bytes(type);
+}
+size_t PlaneGeometry::pooled_bytes_per_token() const {
+    return z(index_dim) * plane_bytes(type) / z(block_tokens);
+}
+
+Result<KvPlanes> KvPlanes::create(Device& device, Budget& budget, const PlaneGeometry& g) {
+    KvPlanes planes;
+    planes.geometry_ = g;
+    const size_t tokens = z(g.pages) * z(kPageTokens);
+    for (int32_t i = 0; i < g.layers; ++i) {
+        const auto make = [&](Role role, size_t per_token) {
+            return allocate_charged(device, budget, role, tokens * per_token, MemSpace::device,
+                                    Fill::unspecified,
+                                    fmt::format("attention layer {} of {}", i + 1, g.layers));
+        };
+        Layer layer;
+        TERRACE_ASSIGN(layer.kv, make(Role::kv, g.kv_bytes_per_token()));
+        TERRACE_ASSIGN(layer.raw, make(Role::raw_index, g.raw_bytes_per_token()));
+        TERRACE_ASSIGN(layer.pooled, make(Role::pooled_index, g.pooled_bytes_per_token()));
+        planes.layers_.push_back(std::move(layer));
+    }
+    return planes;
+}
+
+RowSource KvPlanes::rows(int32_t i) const {
+    return RowSource{layers_[z(i)].kv.buffer.device_pointer(), geometry_.type, geometry_.kv_heads,
+                     geometry_.head_dim, geometry_.block_tokens};
+}
+
+IndexPlanes KvPlanes::index(int32_t i) const {
+    const Layer& layer = layers_[z(i)];
+    return IndexPlanes{layer.raw.buffer.device_pointer(), layer.pooled.buffer.device_pointer(),
+                       geometry_.type, geometry_.index_dim, geometry_.block_tokens};
+}
+
+Status KvPlanes::copy_page(Stream& stream, PageId from, PageId to, int32_t n) const {
+    TERRACE_CHECK(n >= 1 && n <= kPageTokens && from != to);
+    const PlaneGeometry& g = geometry_;
+    const int32_t whole = n / g.block_tokens, rest = n % g.block_tokens;
+    for (int32_t i = 0; i < g.layers; ++i) {
+        const RowSource kv = rows(i);
+        if (whole > 0)
+            TERRACE_TRY(stream.copy(kv.block(ix(to), 0), kv.block(ix(from), 0),
+                                    z(whole) * 2 * kv.half_extent_bytes()));
+        if (rest > 0) {
+            // The partial block: its first `rest` tokens of K, then of V.
+            const size_t row = kv.half_extent_bytes() / z(g.block_tokens);
+            for (size_t half = 0; half < 2; ++half)
+                TERRACE_TRY(stream.copy(kv.block(ix(to), whole) + half * kv.half_extent_bytes(),
+                                        kv.block(ix(from), whole) + half * kv.half_extent_bytes(),
+                                        z(rest) * row));
+        }
+        const IndexPlanes index_planes = index(i);
+        const size_t raw_page = z(kPageTokens) * g.raw_bytes_per_token();
+        TERRACE_TRY(stream.copy(index_planes.raw + z(ix(to)) * raw_page,
+                                index_planes.raw + z(ix(from)) * raw_page,
+                                z(n) * g.raw_bytes_per_token()));
+        const size_t pooled_row = z(g.index_dim) * plane_bytes(g.type);
+        const size_t pooled_page = z(kPageTokens / g.block_tokens) * pooled_row;
+        TERRACE_TRY(stream.copy(index_planes.pooled + z(ix(to)) * pooled_page,
+                                index_planes.pooled + z(ix(from)) * pooled_page,
+                                z(whole + (rest > 0 ? 1 : 0)) * pooled_row));
+    }
+    return {};
+}
+
+}  // namespace terrace

@@ -1,0 +1,50 @@
+// The K/V, raw and pooled planes of every sparse-attention layer, all pages of the pool (model spec
+// 3.5). Engine thread only. Each plane is a buffer of its own, so that each can live in its own
+// memory; kernels reach K and V through a RowSource only.
+//
+//   K/V     [page][64 blocks][K: 4 tokens][kv_heads][head_dim], then V the same: one extent a block
+//   raw     [page][256][index_dim]      before norm and rope
+//   pooled  [page][64][index_dim]       mean, norm, rope at the block's first position
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <vector>
+
+#include "base/types.h"
+#include "device/planes.h"
+#include "tier/budget.h"
+
+namespace terrace {
+
+struct PlaneGeometry {
+    int32_t layers = 0;  // sparse-attention layers
+    int32_t pages = 0;
+    int32_t kv_heads = 0, head_dim = 0, index_dim = 0, block_tokens = 4;
+    PlaneType type = PlaneType::f16;
+
+    size_t kv_bytes_per_token() const;      // of one layer
+    size_t raw_bytes_per_token() const;     // of one layer
+    size_t pooled_bytes_per_token() const;  // of one layer
+};
+
+class KvPlanes {
+  public:
+    static Result<KvPlanes> create(Device& device, Budget& budget, const PlaneGeometry& geometry);
+
+    const PlaneGeometry& geometry() const { return geometry_; }
+    RowSource rows(int32_t plane_layer) const;  // 0-based among sparse-attention layers
+    IndexPlanes index(int32_t plane_layer) const;
+
+    // First n tokens of page `from` to page `to` in all planes of all layers: K, V and raw rows
+    // [0, n), pooled rows [0, ceil(n / block)) (the last may be partial, which is harmless: it is
+    // never scored, and is rebuilt when its block completes). 1 <= n <= 256.
+    Status copy_page(Stream& stream, PageId from, PageId to, int32_t n) const;
+
+  private:
+    struct Layer {
+        ChargedBuffer kv, raw, pooled;
+    };
+    PlaneGeometry geometry_;
+    std::vector<Layer> layers_;
+};
+
+}  // namespace terrace

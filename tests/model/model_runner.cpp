@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+#include "model/model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace terrace::test {
+
+std::filesystem::path model_path(const std::string& name) {
+    if (name == "demo") return std::filesystem::path(TERRACE_SOURCE_DIR) / "models" / "demo";
+    return std::filesystem::path(TERRACE_TEST_DATA) / name;
+}
+
+ModelRunner::ModelRunner(const std::string& name, Ops& ops, const Options& options)
+    : dir_(std::make_unique<ModelDir>(must(ModelDir::open(model_path(name))))),
+      ops_(ops),
+      options_(options),
+      device_(make_host_device()) {
+    const ModelConfig& c = dir_->config();
+    stream_ = must(device_->make_stream());
+    const int32_t pages = options.seqs * ((options.max_tokens + kPageTokens - 1) / kPageTokens);
+    store_ = std::make_unique<SequenceStore>(
+        must(KvPlanes::create(*device_, budget_, Model::plane_geometry(c, options.planes, pages))),
+        must(StatePool::create(*device_, budget_, Model::state_geometry(c, 2 * options.seqs))));
+    ModelWeights weights = must(bind_weights(*dir_));
+    EXPECT_TRUE(weights.unknown.empty()) << weights.unknown.front();
+    std::vector<NgramTable> tables;
+    for (const LayerWeights& layer : weights.layers)
+        if (layer.ple)
+            tables.push_back(must(NgramTable::open(dir_->checkpoint(), layer.ple->table_prefix, c,
+                                                   static_cast<int32_t>(tables.size()),
+                                                   options.ngram, budget_)));
+    StepLimits limits;
+    limits.rows = options.max_rows;
+    limits.seqs = options.seqs;
+    limits.logit_rows = options.max_rows;
+    limits.max_tokens = options.max_tokens;
+    must(ops.reserve(Model::ops_limits(c, limits)));
+    model_ = must(
+        Model::create(c, std::move(weights), std::move(tables), *device_, ops, budget_, limits));
+    model_->observe(this);
+}
+
+ModelRunner::Sequence ModelRunner::start() {
+    return Sequence{must(store_->create(*stream_, options_.max_tokens / kPageTokens + 1)), {}};
+}
+
+std::vector<std::vector<float>> ModelRunner::step(const std::vector<Sequence*>& seqs,
+                                                  const std::vector<std::vector<TokenId>>& news) {
+    std::vector<TokenId> tokens;
+    std::vector<SeqRows> rows;
+    std::vector<int32_t> tables, logit_rows;
+    std::vector<std::span<const TokenId>> history;
+    row_positions_.clear();
+    for (size_t i = 0; i < seqs.size(); ++i) {
+        Sequence& s = *seqs[i];
+        const auto n = static_cast<int32_t>(news[i].size());
+        must(store_->reserve(*stream_, s.memory, n));
+        SeqRows r;
+        r.row0 = static_cast<int32_t>(tokens.size());
+        r.n_rows = n;
+        r.pos0 = s.memory.length();
+        r.table_offset = static_cast<int32_t>(tables.size());
+        r.n_pages = static_cast<int32_t>(s.memory.block_table().size());
+        r.slot = ix(s.memory.slot());
+        rows.push_back(r);
+        tables.insert(tables.end(), s.memory.block_table().begin(), s.memory.block_table().end());
+        history.emplace_back(s.tokens);
+        for (int32_t j = 0; j < n; ++j) {
+            logit_rows.push_back(r.row0 + j);
+            row_positions_.push_back(r.pos0 + j);
+        }
+        tokens.insert(tokens.end(), news[i].begin(), news[i].end());
+    }
+    must(model_->forward(*stream_, *store_, StepInput{tokens, rows, tables, history, logit_rows}));
+    must(stream_->synchronize());
+    std::vector<std::vector<float>> out;
+    const float* logits = model_->logits().device_pointer();
+    const auto vocab = static_cast<size_t>(config().vocab);
+    for (size_t i = 0; i < seqs.size(); ++i) {
+        const size_t n = news[i].size() * vocab;
+        out.emplace_back(logits, logits + n);
+        logits += n;
+        store_->commit(seqs[i]->memory, static_cast<int32_t>(news[i].size()));
+        seqs[i]->tokens.insert(seqs[i]->tokens.end(), news[i].begin(), news[i].end());
+    }
+    return out;
+}
+
+std::vector<float> ModelRunner::feed(Sequence& seq, const std::vector<TokenId>& tokens,
+                                     int32_t chunk) {
+    std::vector<float> all;
+    for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(chunk)) {
+        const size_t n = std::min(tokens.size() - at, static_cast<size_t>(chunk));
+        const std::vector<TokenId> part(tokens.begin() + static_cast<int64_t>(at),
+                                        tokens.begin() + static_cast<int64_t>(at + n));
+        const auto logits = step({&seq}, {part});
+        all.insert(all.end(), logits[0].begin(), logits[0].end());
+    }
+    return all;
+}
+
+void ModelRunner::after_layer(LayerIx layer, int32_t rows, DevSpan<const float> h) {
+    const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(config().hc_count) *
+                     static_cast<size_t>(config().hidden);
+    hidden[ix(layer)].assign(h.device_pointer(), h.device_pointer() + n);
+}
+
+void ModelRunner::selected(LayerIx layer, int32_t first_row, int32_t rows, int32_t top,
+                           DevSpan<const int32_t> blocks, DevSpan<const int32_t> counts) {
+    for (int32_t r = 0; r < rows; ++r) {
+        const int32_t* b = blocks.device_pointer() + int64_t{r} * top;
+        selected_blocks[ix(layer)][row_positions_[static_cast<size_t>(first_row + r)]].assign(
+            b, b + counts.device_pointer()[r]);
+    }
+}
+
+Golden::Golden(const std::filesystem::path& file) : file_(must(SafetensorsFile::open(file))) {}
+
+std::vector<float> Golden::floats(const std::string& name) const {
+    const TensorView t = must(file_.require(name));
+    TERRACE_CHECK(t.dtype == DType::f32);
+    std::vector<float> out(static_cast<size_t>(t.elements()));
+    std::memcpy(out.data(), t.data, t.bytes);
+    return out;
+}
+
+std::vector<int32_t> Golden::ints(const std::string& name) const {
+    const TensorView t = must(file_.require(name));
+    TERRACE_CHECK(t.dtype == DType::i32);
+    std::vector<int32_t> out(static_cast<size_t>(t.elements()));
+    std::memcpy(out.data(), t.data, t.bytes);
+    return out;
+}
+
+float max_abs_difference(const float* a, const float* b, size_t n) {
+    float worst = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const float d = std::fabs(a[i] - b[i]);
+        if (!(d <= worst)) worst = d;  // a NaN wins
+    }
+    return worst;
+}
+
+}  // namespace terrace::test

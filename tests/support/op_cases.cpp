@@ -1,0 +1,763 @@
+// SPDX-License-Identifier: MIT
+#include "support/op_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace terrace::test {
+namespace {
+
+uint64_t mix(uint64_t a, uint64_t b) {
+    return Random(a * 0x9E3779B97F4A7C15u + b).next();
+}
+
+void append(std::vector<float>& to, const std::vector<float>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+}
+
+// What the rows of an endless batch or token stream hold.
+std::vector<float> rows_of(uint64_t seed, uint64_t tag, int first, int rows, size_t width,
+                           float scale = 1.0f) {
+    std::vector<float> out;
+    out.reserve(static_cast<size_t>(rows) * width);
+    for (int r = first; r < first + rows; ++r)
+        append(out, case_numbers(seed, tag, static_cast<uint64_t>(r), width, scale));
+    return out;
+}
+
+std::vector<float> seq_rows(const std::vector<SeqCase>& seqs, uint64_t tag, size_t width,
+                            float scale = 1.0f) {
+    std::vector<float> out;
+    for (const SeqCase& s : seqs)
+        append(out, rows_of(s.seed, tag, s.pos0, s.rows, width, scale));
+    return out;
+}
+
+struct Step {
+    StepRows rows;
+    std::vector<SeqRows> seqs;
+    std::vector<int32_t> table;
+    int n_pages = 0;  // physical
+};
+
+// Pages of all sequences in one shuffled order, with a hole of one unused page per sequence.
+Step make_step(Rig& rig, const std::vector<SeqCase>& cases, uint64_t page_seed) {
+    Step step;
+    std::vector<int32_t> row_seq;
+    int row0 = 0, total = 0;
+    for (size_t i = 0; i < cases.size(); ++i) {
+        const SeqCase& c = cases[i];
+        const int pages = (c.pos0 + c.rows + kPageTokens - 1) / kPageTokens;
+        // Slots run against the order of the sequences, so that mixing the two shows.
+        step.seqs.push_back(
+            {row0, c.rows, c.pos0, total, pages, static_cast<int32_t>(cases.size() - 1 - i)});
+        row_seq.insert(row_seq.end(), static_cast<size_t>(c.rows), static_cast<int32_t>(i));
+        row0 += c.rows;
+        total += pages;
+    }
+    step.n_pages = total + static_cast<int>(cases.size());
+    std::vector<int32_t> physical(static_cast<size_t>(step.n_pages));
+    std::iota(physical.begin(), physical.end(), 0);
+    Random random(page_seed);
+    for (size_t i = physical.size(); i > 1; --i)
+        std::swap(physical[i - 1],
+                  physical[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
+    step.table.assign(physical.begin(), physical.begin() + total);
+    step.rows = {row0, static_cast<int32_t>(cases.size()), rig.upload(step.seqs),
+                 rig.upload(step.table), rig.upload(row_seq)};
+    return step;
+}
+
+void put(std::byte* plane, PlaneType type, size_t element, const std::vector<float>& values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+        if (type == PlaneType::f32) {
+            std::memcpy(plane + 4 * (element + i), &values[i], 4);
+        } else {
+            const uint16_t h = f32_to_f16(values[i]);
+            std::memcpy(plane + 2 * (element + i), &h, 2);
+        }
+    }
+}
+
+void get(const std::byte* plane, PlaneType type, size_t element, size_t n,
+         std::vector<float>& out) {
+    for (size_t i = 0; i < n; ++i) {
+        float v;
+        if (type == PlaneType::f32) {
+            std::memcpy(&v, plane + 4 * (element + i), 4);
+        } else {
+            uint16_t h;
+            std::memcpy(&h, plane + 2 * (element + i), 2);
+            v = f16_to_f32(h);
+        }
+        out.push_back(v);
+    }
+}
+
+// K, V, raw and pooled planes of a step on the device; all poison but what the tokens hold.
+struct Planes {
+    RowSource kv;
+    IndexPlanes index;
+    size_t kv_bytes = 0, raw_bytes = 0, pooled_bytes = 0;
+};
+
+size_t kv_element(const QsaCase& c, int page, int offset, int half, int head) {
+    const size_t half_extent =
+        static_cast<size_t>(c.block_tokens) * static_cast<size_t>(c.kv_heads * c.head_dim);
+    const int extent = page * (kPageTokens / c.block_tokens) + offset / c.block_tokens;
+    return (static_cast<size_t>(extent) * 2 + static_cast<size_t>(half)) * half_extent +
+           static_cast<size_t>((offset % c.block_tokens) * c.kv_heads + head) *
+               static_cast<size_t>(c.head_dim);
+}
+
+enum class Filled { none, history, all };
+
+Planes make_planes(Rig& rig, const QsaCase& c, const Step& step, Filled kv, Filled raw,
+                   Filled pooled) {
+    const size_t pages = static_cast<size_t>(step.n_pages), el = plane_bytes(c.type);
+    Planes p;
+    p.kv_bytes = pages * kPageTokens * 2 * static_cast<size_t>(c.kv_heads * c.head_dim) * el;
+    p.raw_bytes = pages * kPageTokens * static_cast<size_t>(c.index_dim) * el;
+    p.pooled_bytes = p.raw_bytes / static_cast<size_t>(c.block_tokens);
+    std::vector<std::byte> kv_host(p.kv_bytes, std::byte{0xff});
+    std::vector<std::byte> raw_host(p.raw_bytes, std::byte{0xff});
+    std::vector<std::byte> pooled_host(p.pooled_bytes, std::byte{0xff});
+    const size_t hd = static_cast<size_t>(c.head_dim), id = static_cast<size_t>(c.index_dim);
+    for (size_t s = 0; s < c.seqs.size(); ++s) {
+        const SeqRows& seq = step.seqs[s];
+        const uint64_t seed = c.seqs[s].seed;
+        const auto tokens = [&](Filled f) {
+            return f == Filled::none ? 0 : f == Filled::history ? seq.pos0 : seq.pos0 + seq.n_rows;
+        };
+        for (int pos = 0; pos < seq.pos0 + seq.n_rows; ++pos) {
+            const int page = step.table[static_cast<size_t>(seq.table_offset + pos / kPageTokens)];
+            const int offset = pos % kPageTokens;
+            const auto at = static_cast<uint64_t>(pos);
+            if (pos < tokens(kv))
+                for (int h = 0; h < c.kv_heads; ++h)
+                    for (int half = 0; half < 2; ++half)
+                        put(kv_host.data(), c.type, kv_element(c, page, offset, half, h),
+                            case_numbers(seed, 100 + static_cast<uint64_t>(2 * h + half), at, hd));
+            const size_t token = static_cast<size_t>(page * kPageTokens + offset);
+            if (pos < tokens(raw))
+                put(raw_host.data(), c.type, token * id, case_numbers(seed, 90, at, id));
+            if (pos < tokens(pooled) && pos % c.block_tokens == 0)
+                put(pooled_host.data(), c.type, token / static_cast<size_t>(c.block_tokens) * id,
+                    case_numbers(seed, 91, at, id));
+        }
+    }
+    auto* kv_dev = static_cast<std::byte*>(rig.upload_bytes(kv_host.data(), p.kv_bytes, 0));
+    auto* raw_dev = static_cast<std::byte*>(rig.upload_bytes(raw_host.data(), p.raw_bytes, 0));
+    auto* pooled_dev =
+        static_cast<std::byte*>(rig.upload_bytes(pooled_host.data(), p.pooled_bytes, 0));
+    p.kv = {kv_dev, c.type, c.kv_heads, c.head_dim, c.block_tokens};
+    p.index = {raw_dev, pooled_dev, c.type, c.index_dim, c.block_tokens};
+    return p;
+}
+
+OpsLimits qsa_limits(const QsaCase& c, const Step& step) {
+    OpsLimits l;
+    l.rows = step.rows.n_rows;
+    l.heads = c.heads;
+    l.head_dim = c.head_dim;
+    for (const SeqRows& s : step.seqs)
+        l.max_blocks = std::max(l.max_blocks, s.n_pages * (kPageTokens / c.block_tokens));
+    l.top_blocks = c.top;
+    return l;
+}
+
+OpsLimits hyper_limits(const HyperCase& c) {
+    OpsLimits l;
+    l.rows = c.rows;
+    l.hidden = c.hidden;
+    l.streams = c.streams;
+    l.rank = c.rank;
+    l.widest = c.streams * c.hidden;
+    return l;
+}
+
+ExpertWeights make_expert(Rig& rig, const MoeCase& c, ExpertKind kind, uint64_t seed, int width) {
+    ExpertWeights e;
+    const bool exl3 = kind == ExpertKind::exl3 || (kind == ExpertKind::mixed && seed % 2 == 0);
+    const auto linear = [&](uint64_t tag, int in, int out) {
+        const uint64_t s = mix(seed, tag);
+        if (exl3) {
+            const int bits = kind == ExpertKind::mixed ? 16 * (2 + static_cast<int>(seed % 5)) : 64;
+            return make_exl3_linear(rig, s, in, out, bits, c.codebook);
+        }
+        constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32};
+        return make_plain_linear(rig, s, in, out, kTypes[seed % 3]);
+    };
+    e.gate = linear(1, c.hidden, width);
+    e.up = linear(2, c.hidden, width);
+    e.down = linear(3, width, c.hidden);
+    return e;
+}
+
+}  // namespace
+
+Rig::Rig(std::unique_ptr<Device> device, std::unique_ptr<Ops> ops)
+    : device_(std::move(device)), stream_(must(device_->make_stream())), ops_(std::move(ops)) {}
+
+void* Rig::upload_bytes(const void* data, size_t bytes, size_t misalign) {
+    buffers_.push_back(
+        must(device_->allocate(bytes + misalign + 64, MemSpace::device, Fill::unspecified)));
+    std::byte* to = buffers_.back().device_pointer() + misalign;
+    if (bytes > 0) must(stream_->copy(to, data, bytes));
+    must(stream_->synchronize());
+    return to;
+}
+
+void Rig::download_bytes(void* to, const void* from, size_t bytes) {
+    if (bytes > 0) must(stream_->copy(to, from, bytes));
+    must(stream_->synchronize());
+}
+
+void Rig::call(const std::function<Status(Ops&, Stream&)>& op) {
+    const int64_t before = probe ? probe() : 0;
+    Status status = op(*ops_, *stream_);
+    if (probe) allocations += probe() - before;
+    EXPECT_OK(status);
+    must(stream_->synchronize());
+}
+
+void Rig::reserve(const OpsLimits& limits) {
+    if (keep_first_limits && reserved_) return;
+    EXPECT_OK(ops_->reserve(limits));
+    reserved_ = true;
+}
+
+double nmse(std::span<const float> a, std::span<const float> reference) {
+    if (a.size() != reference.size()) return INFINITY;
+    double error = 0, power = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        const double d = static_cast<double>(a[i]) - static_cast<double>(reference[i]);
+        error += d * d;
+        power += static_cast<double>(reference[i]) * static_cast<double>(reference[i]);
+    }
+    const double ratio = power > 0 ? error / power : error;
+    return std::isnan(ratio) ? INFINITY : ratio;
+}
+
+std::vector<float> case_numbers(uint64_t seed, uint64_t tag, uint64_t index, size_t n,
+                                float scale) {
+    Random random(mix(mix(seed, tag), index));
+    // Sum of four uniforms: bell-shaped enough, and twenty times cheaper than normals.
+    std::vector<float> out(n);
+    for (float& x : out) {
+        const uint64_t bits = random.next();
+        const auto sum = static_cast<int32_t>((bits & 0xffff) + (bits >> 16 & 0xffff) +
+                                              (bits >> 32 & 0xffff) + (bits >> 48));
+        x = static_cast<float>(sum - 131070) * (scale / 37837.0f);
+    }
+    return out;
+}
+
+PlainTensor make_plain(Rig& rig, const std::vector<float>& values, DType dtype) {
+    const auto size = static_cast<int64_t>(values.size());
+    if (dtype == DType::f32)
+        return {rig.upload_bytes(values.data(), values.size() * 4, 2), dtype, size};
+    std::vector<uint16_t> bits(values.size());
+    for (size_t i = 0; i < values.size(); ++i)
+        bits[i] = dtype == DType::bf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
+    return {rig.upload_bytes(bits.data(), bits.size() * 2, 2), dtype, size};
+}
+
+LinearWeight make_plain_linear(Rig& rig, uint64_t seed, int in, int out, DType dtype) {
+    LinearWeight w;
+    w.kind = LinearKind::plain;
+    w.in = in;
+    w.out = out;
+    w.plain =
+        make_plain(rig,
+                   case_numbers(seed, 7, 0, static_cast<size_t>(in) * static_cast<size_t>(out),
+                                1.0f / std::sqrt(static_cast<float>(in))),
+                   dtype);
+    return w;
+}
+
+LinearWeight make_exl3_linear(Rig& rig, uint64_t seed, int in, int out, int n16,
+                              Codebook codebook) {
+    const auto padded = [](int n) { return (n + 127) / 128 * 128; };
+    LinearWeight w;
+    w.kind = LinearKind::exl3;
+    w.in = in;
+    w.out = out;
+    w.exl3.in = padded(in);
+    w.exl3.out = padded(out);
+    w.exl3.n16 = n16;
+    w.exl3.codebook = codebook;
+    Random random(seed);
+    std::vector<uint16_t> trellis(w.exl3.trellis_bytes() / 2);
+    for (uint16_t& t : trellis)
+        t = static_cast<uint16_t>(random.next());
+    w.exl3.trellis =
+        static_cast<const uint16_t*>(rig.upload_bytes(trellis.data(), trellis.size() * 2, 2));
+    const auto signs = [&](int n, float scale) {
+        std::vector<uint16_t> v(static_cast<size_t>(n));
+        for (uint16_t& s : v) {
+            const float magnitude = scale * (0.75f + 0.5f * static_cast<float>(random.uniform()));
+            s = f32_to_f16(random.next() & 1 ? magnitude : -magnitude);
+        }
+        return static_cast<const f16*>(rig.upload_bytes(v.data(), v.size() * 2, 2));
+    };
+    w.exl3.suh = signs(w.exl3.in, 1.0f);
+    w.exl3.svh = signs(w.exl3.out, 1.0f / std::sqrt(static_cast<float>(in)));
+    return w;
+}
+
+HyperResult run_hyper_read(Rig& rig, const HyperCase& c) {
+    const auto wide = static_cast<size_t>(c.streams * c.hidden);
+    HyperWeights w;
+    w.norm = make_plain(rig, case_numbers(1, 1, 0, wide, 0.3f), c.dtype);
+    w.down = make_plain_linear(rig, 2, c.streams * c.hidden, c.rank, c.dtype);
+    w.up = make_plain_linear(rig, 3, c.rank, c.streams * c.hidden, c.dtype);
+    if (c.inject) w.inject = make_plain_linear(rig, 4, c.streams * c.hidden, c.streams, c.dtype);
+    HyperReadArgs a;
+    a.h = rig.upload(rows_of(5, 1, c.first, c.rows, wide, 3.0f));
+    a.weights = &w;
+    a.x = rig.poisoned<float>(static_cast<size_t>(c.rows * c.hidden));
+    if (c.inject) a.inj = rig.poisoned<float>(static_cast<size_t>(c.rows * c.streams));
+    a.rows = c.rows;
+    a.streams = c.streams;
+    a.hidden = c.hidden;
+    a.rank = c.rank;
+    rig.reserve(hyper_limits(c));
+    rig.call([&](Ops& ops, Stream& s) { return ops.hyper_read(s, a); });
+    HyperResult r{rig.download(a.x), rig.download(a.inj)};
+    rig.forget_buffers();
+    return r;
+}
+
+std::vector<float> run_hyper_write(Rig& rig, const HyperCase& c) {
+    HyperWriteArgs a;
+    a.h = rig.upload(rows_of(5, 1, c.first, c.rows, static_cast<size_t>(c.streams * c.hidden)));
+    a.y = rig.upload(rows_of(5, 2, c.first, c.rows, static_cast<size_t>(c.hidden)));
+    a.inj = rig.upload(rows_of(5, 3, c.first, c.rows, static_cast<size_t>(c.streams)));
+    a.rows = c.rows;
+    a.streams = c.streams;
+    a.hidden = c.hidden;
+    rig.reserve(hyper_limits(c));
+    rig.call([&](Ops& ops, Stream& s) { return ops.hyper_write(s, a); });
+    auto out = rig.download(a.h);
+    rig.forget_buffers();
+    return out;
+}
+
+std::vector<float> run_embed(Rig& rig, const HyperCase& c) {
+    constexpr int kVocab = 50;
+    EmbedArgs a;
+    std::vector<int32_t> tokens;
+    for (int r = c.first; r < c.first + c.rows; ++r)
+        tokens.push_back((r * 31 + 7) % kVocab);
+    a.tokens = rig.upload(tokens);
+    a.table =
+        make_plain(rig, case_numbers(9, 1, 0, static_cast<size_t>(kVocab * c.hidden)), c.dtype);
+    a.h = rig.poisoned<float>(static_cast<size_t>(c.rows * c.streams * c.hidden));
+    a.rows = c.rows;
+    a.streams = c.streams;
+    a.hidden = c.hidden;
+    rig.reserve(hyper_limits(c));
+    rig.call([&](Ops& ops, Stream& s) { return ops.embed(s, a); });
+    auto out = rig.download(a.h);
+    rig.forget_buffers();
+    return out;
+}
+
+std::vector<std::vector<float>> run_linear(Rig& rig, const LinearCase& c) {
+    LinearArgs a;
+    OpsLimits limits;
+    limits.rows = c.rows;
+    limits.widest = c.in;
+    std::vector<LinearWeight> weights;
+    for (size_t j = 0; j < c.jobs.size(); ++j) {
+        const LinearCase::Job& job = c.jobs[j];
+        weights.push_back(job.n16
+                              ? make_exl3_linear(rig, 20 + j, c.in, job.out, job.n16, job.codebook)
+                              : make_plain_linear(rig, 20 + j, c.in, job.out, job.dtype));
+        limits.widest = std::max(limits.widest, job.out);
+    }
+    a.x_stride = c.in + 3;  // a stride that suits no vector
+    std::vector<float> x;
+    for (int r = c.first; r < c.first + c.rows; ++r) {
+        append(x, case_numbers(6, 1, static_cast<uint64_t>(r), static_cast<size_t>(c.in)));
+        x.insert(x.end(), 3, NAN);
+    }
+    a.x = rig.upload(x);
+    a.rows = c.rows;
+    a.n_jobs = static_cast<int32_t>(c.jobs.size());
+    for (size_t j = 0; j < c.jobs.size(); ++j) {
+        const int64_t stride = c.jobs[j].out + 5;
+        a.jobs[j] = {&weights[j], rig.poisoned<float>(static_cast<size_t>(stride * c.rows)),
+                     stride};
+    }
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.linear(s, a); });
+    std::vector<std::vector<float>> out;
+    for (size_t j = 0; j < c.jobs.size(); ++j) {
+        const auto full = rig.download(a.jobs[j].y);
+        std::vector<float> y;
+        for (int r = 0; r < c.rows; ++r) {
+            const auto row = full.begin() + r * a.jobs[j].y_stride;
+            y.insert(y.end(), row, row + c.jobs[j].out);
+            for (int i = 0; i < 5; ++i)
+                EXPECT_TRUE(std::isnan(row[c.jobs[j].out + i])) << "wrote beyond column out";
+        }
+        out.push_back(std::move(y));
+    }
+    rig.forget_buffers();
+    return out;
+}
+
+QsaPrepared run_qsa_prepare(Rig& rig, const QsaCase& c) {
+    const Step step = make_step(rig, c.seqs, c.page_seed);
+    const Planes planes = make_planes(rig, c, step, Filled::none, Filled::none, Filled::none);
+    const size_t rows = static_cast<size_t>(step.rows.n_rows), hd = static_cast<size_t>(c.head_dim),
+                 id = static_cast<size_t>(c.index_dim), heads = static_cast<size_t>(c.heads),
+                 kvh = static_cast<size_t>(c.kv_heads), ih = static_cast<size_t>(c.index_heads);
+    QsaPrepareArgs a;
+    a.step = step.rows;
+    a.qg = rig.upload(seq_rows(c.seqs, 1, heads * 2 * hd));
+    a.k = rig.upload(seq_rows(c.seqs, 2, kvh * hd));
+    a.v = rig.upload(seq_rows(c.seqs, 3, kvh * hd));
+    a.ix = rig.upload(seq_rows(c.seqs, 4, (ih + 1) * id));
+    a.q_norm = make_plain(rig, case_numbers(1, 1, 0, hd, 0.3f), c.norm_dtype);
+    a.k_norm = make_plain(rig, case_numbers(1, 2, 0, hd, 0.3f), c.norm_dtype);
+    a.index_q_norm = make_plain(rig, case_numbers(1, 3, 0, id, 0.3f), c.norm_dtype);
+    a.q = rig.poisoned<float>(rows * heads * hd);
+    a.iq = rig.poisoned<float>(rows * ih * id);
+    a.kv = planes.kv;
+    a.index = planes.index;
+    a.rope = {c.rope_dims, c.theta};
+    a.heads = c.heads;
+    a.index_heads = c.index_heads;
+    rig.reserve(qsa_limits(c, step));
+    rig.call([&](Ops& ops, Stream& s) { return ops.qsa_prepare(s, a); });
+    QsaPrepared out;
+    out.q = rig.download(a.q);
+    out.iq = rig.download(a.iq);
+    std::vector<std::byte> kv(planes.kv_bytes), raw(planes.raw_bytes);
+    rig.download_bytes(kv.data(), planes.kv.base, kv.size());
+    rig.download_bytes(raw.data(), planes.index.raw, raw.size());
+    for (const SeqRows& seq : step.seqs)
+        for (int pos = seq.pos0; pos < seq.pos0 + seq.n_rows; ++pos) {
+            const int page = step.table[static_cast<size_t>(seq.table_offset + pos / kPageTokens)];
+            const int offset = pos % kPageTokens;
+            for (int h = 0; h < c.kv_heads; ++h) {
+                get(kv.data(), c.type, kv_element(c, page, offset, 0, h), hd, out.k);
+                get(kv.data(), c.type, kv_element(c, page, offset, 1, h), hd, out.v);
+            }
+            get(raw.data(), c.type, static_cast<size_t>(page * kPageTokens + offset) * id, id,
+                out.raw);
+        }
+    rig.forget_buffers();
+    return out;
+}
+
+std::vector<float> run_qsa_pool(Rig& rig, const QsaCase& c) {
+    const Step step = make_step(rig, c.seqs, c.page_seed);
+    const Planes planes = make_planes(rig, c, step, Filled::none, Filled::all, Filled::none);
+    const auto id = static_cast<size_t>(c.index_dim);
+    QsaPoolArgs a;
+    a.step = step.rows;
+    a.index = planes.index;
+    a.norm = make_plain(rig, case_numbers(1, 4, 0, id, 0.3f), c.norm_dtype);
+    a.rope = {c.rope_dims, c.theta};
+    rig.reserve(qsa_limits(c, step));
+    rig.call([&](Ops& ops, Stream& s) { return ops.qsa_pool(s, a); });
+    std::vector<std::byte> pooled(planes.pooled_bytes);
+    rig.download_bytes(pooled.data(), planes.index.pooled, pooled.size());
+    std::vector<float> out;
+    for (const SeqRows& seq : step.seqs)
+        for (int b = seq.pos0 / c.block_tokens; (b + 1) * c.block_tokens <= seq.pos0 + seq.n_rows;
+             ++b) {
+            const int pos = b * c.block_tokens;
+            const int page = step.table[static_cast<size_t>(seq.table_offset + pos / kPageTokens)];
+            get(pooled.data(), c.type,
+                static_cast<size_t>((page * kPageTokens + pos % kPageTokens) / c.block_tokens) * id,
+                id, out);
+        }
+    rig.forget_buffers();
+    return out;
+}
+
+std::vector<float> run_index_scores(Rig& rig, const QsaCase& c) {
+    const Step step = make_step(rig, c.seqs, c.page_seed);
+    const Planes planes = make_planes(rig, c, step, Filled::none, Filled::none, Filled::all);
+    const OpsLimits limits = qsa_limits(c, step);
+    IndexScoresArgs a;
+    a.step = step.rows;
+    a.iq = rig.upload(seq_rows(c.seqs, 5, static_cast<size_t>(c.index_heads * c.index_dim)));
+    a.index = planes.index;
+    a.first_row = c.first_row;
+    a.rows = c.rows < 0 ? step.rows.n_rows - c.first_row : c.rows;
+    a.stride = limits.max_blocks + 3;
+    a.scores = rig.poisoned<float>(static_cast<size_t>(a.rows * a.stride));
+    a.index_heads = c.index_heads;
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.index_scores(s, a); });
+    const auto full = rig.download(a.scores);
+    std::vector<float> out;
+    for (int r = 0; r < a.rows; ++r)
+        for (const SeqRows& seq : step.seqs) {
+            const int row = c.first_row + r;
+            if (row < seq.row0 || row >= seq.row0 + seq.n_rows) continue;
+            const int complete = (seq.pos0 + row - seq.row0 + 1) / c.block_tokens;
+            const auto at = full.begin() + r * a.stride;
+            out.insert(out.end(), at, at + complete);
+            for (auto i = at + complete; i < at + a.stride; ++i)
+                EXPECT_TRUE(std::isnan(*i)) << "wrote a score that does not exist";
+        }
+    rig.forget_buffers();
+    return out;
+}
+
+std::vector<float> run_attend(Rig& rig, const QsaCase& c) {
+    const Step step = make_step(rig, c.seqs, c.page_seed);
+    const Planes planes = make_planes(rig, c, step, Filled::all, Filled::none, Filled::none);
+    const size_t rows = static_cast<size_t>(step.rows.n_rows), hd = static_cast<size_t>(c.head_dim),
+                 heads = static_cast<size_t>(c.heads);
+    AttendArgs a;
+    a.step = step.rows;
+    a.q = rig.upload(seq_rows(c.seqs, 6, heads * hd));
+    a.qg = rig.upload(seq_rows(c.seqs, 7, heads * 2 * hd));
+    a.kv = planes.kv;
+    a.first_row = c.first_row;
+    a.rows = c.rows < 0 ? step.rows.n_rows - c.first_row : c.rows;
+    a.heads = c.heads;
+    a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    OpsLimits limits = qsa_limits(c, step);
+    if (c.top > 0 || c.select_all) {
+        a.top = c.select_all ? limits.max_blocks : c.top;
+        std::vector<int32_t> blocks(static_cast<size_t>(a.rows * a.top), -7), counts;
+        for (int r = 0; r < a.rows; ++r)
+            for (size_t s = 0; s < step.seqs.size(); ++s) {
+                const SeqRows& seq = step.seqs[s];
+                const int row = c.first_row + r;
+                if (row < seq.row0 || row >= seq.row0 + seq.n_rows) continue;
+                const int pos = seq.pos0 + row - seq.row0;
+                std::vector<int32_t> all(static_cast<size_t>((pos + 1) / c.block_tokens));
+                std::iota(all.begin(), all.end(), 0);
+                Random random(mix(c.seqs[s].seed, static_cast<uint64_t>(pos)));
+                while (!c.select_all && static_cast<int>(all.size()) > c.top)
+                    all.erase(all.begin() + random.below(static_cast<int64_t>(all.size())));
+                std::copy(all.begin(), all.end(), blocks.begin() + int64_t{r} * a.top);
+                counts.push_back(static_cast<int32_t>(all.size()));
+            }
+        a.blocks = rig.upload(blocks);
+        a.counts = rig.upload(counts);
+    }
+    a.out = rig.poisoned<float>(rows * heads * hd);
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.attend(s, a); });
+    const auto full = rig.download(a.out);
+    const auto from = full.begin() + c.first_row * static_cast<int64_t>(heads * hd);
+    std::vector<float> out(from, from + a.rows * static_cast<int64_t>(heads * hd));
+    rig.forget_buffers();
+    return out;
+}
+
+std::vector<std::vector<int32_t>> run_select(Rig& rig, const SelectCase& c) {
+    const Step step = make_step(rig, {{1, c.pos0, c.rows}}, 1);
+    SelectBlocksArgs a;
+    a.step = step.rows;
+    a.rows = c.rows;
+    a.top = c.top;
+    const int most = (c.pos0 + c.rows) / a.block_tokens;
+    a.stride = most + 1;
+    std::vector<float> scores(static_cast<size_t>(a.rows * a.stride), NAN);
+    for (int r = 0; r < c.rows; ++r)
+        for (int b = 0; b < (c.pos0 + r + 1) / a.block_tokens; ++b)
+            scores[static_cast<size_t>(r * a.stride + b)] = c.score(r, b);
+    a.scores = rig.upload(scores);
+    a.blocks = rig.poisoned<int32_t>(static_cast<size_t>(c.rows * c.top));
+    a.counts = rig.poisoned<int32_t>(static_cast<size_t>(c.rows));
+    OpsLimits limits;
+    limits.rows = c.rows;
+    limits.max_blocks = most + 1;
+    limits.top_blocks = c.top;
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.select_blocks(s, a); });
+    const auto blocks = rig.download(a.blocks);
+    const auto counts = rig.download(a.counts);
+    std::vector<std::vector<int32_t>> out;
+    for (int r = 0; r < c.rows; ++r) {
+        const auto at = blocks.begin() + int64_t{r} * c.top;
+        out.emplace_back(at, at + std::clamp(counts[static_cast<size_t>(r)], 0, c.top));
+    }
+    rig.forget_buffers();
+    return out;
+}
+
+RecurrentResult run_gdn(Rig& rig, const GdnCase& c) {
+    const Step step = make_step(rig, c.seqs, 1);
+    const size_t channels = static_cast<size_t>(2 * c.k_heads * c.k_dim + c.v_heads * c.v_dim),
+                 vw = static_cast<size_t>(c.v_heads * c.v_dim), hv = static_cast<size_t>(c.v_heads),
+                 taps = static_cast<size_t>(c.kernel - 1),
+                 rows = static_cast<size_t>(step.rows.n_rows),
+                 state_size = vw * static_cast<size_t>(c.k_dim);
+    GdnArgs a;
+    a.step = step.rows;
+    a.qkv = rig.upload(seq_rows(c.seqs, 11, channels));
+    a.z = rig.upload(seq_rows(c.seqs, 12, vw));
+    a.a = rig.upload(seq_rows(c.seqs, 13, hv));
+    a.b = rig.upload(seq_rows(c.seqs, 14, hv));
+    a.conv = make_plain(rig, case_numbers(1, 21, 0, channels * static_cast<size_t>(c.kernel), 0.5f),
+                        c.dtype);
+    a.a_log = make_plain(rig, case_numbers(1, 22, 0, hv, 0.5f), DType::f32);
+    auto dt = case_numbers(1, 23, 0, hv);
+    for (float& v : dt)
+        v += c.decay_bias;
+    a.dt_bias = make_plain(rig, dt, c.dtype);
+    a.norm = make_plain(rig, case_numbers(1, 24, 0, static_cast<size_t>(c.v_dim)), c.dtype);
+    std::vector<float> state, conv;
+    for (size_t i = c.seqs.size(); i-- > 0;) {  // slots run against the order of the sequences
+        append(state, case_numbers(c.seqs[i].seed, 25, 0, state_size, 0.2f));
+        append(conv, case_numbers(c.seqs[i].seed, 26, 0, taps * channels));
+    }
+    a.state = rig.upload(state);
+    a.conv_state = rig.upload(conv);
+    a.out = rig.poisoned<float>(rows * vw);
+    a.k_heads = c.k_heads;
+    a.v_heads = c.v_heads;
+    a.k_dim = c.k_dim;
+    a.v_dim = c.v_dim;
+    a.kernel = c.kernel;
+    OpsLimits limits;
+    limits.rows = step.rows.n_rows;
+    limits.gdn_v_heads = c.v_heads;
+    limits.gdn_k_dim = c.k_dim;
+    limits.gdn_v_dim = c.v_dim;
+    limits.gdn_channels = static_cast<int32_t>(channels);
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.gdn(s, a); });
+    RecurrentResult r;
+    for (const SeqRows& seq : step.seqs) {
+        const size_t n = static_cast<size_t>(seq.n_rows), slot = static_cast<size_t>(seq.slot);
+        r.out.push_back(rig.download(a.out.sub(static_cast<size_t>(seq.row0) * vw, n * vw)));
+        r.state.push_back(rig.download(a.state.sub(slot * state_size, state_size)));
+        r.conv.push_back(rig.download(a.conv_state.sub(slot * taps * channels, taps * channels)));
+    }
+    rig.forget_buffers();
+    return r;
+}
+
+RecurrentResult run_ple(Rig& rig, const PleCase& c) {
+    const Step step = make_step(rig, c.seqs, 1);
+    const size_t wide = static_cast<size_t>(c.streams * c.hidden),
+                 history = static_cast<size_t>((c.kernel - 1) * c.dilation),
+                 rows = static_cast<size_t>(step.rows.n_rows);
+    PleInjectArgs a;
+    a.step = step.rows;
+    a.h = rig.upload(seq_rows(c.seqs, 31, wide, 2.0f));
+    a.key = rig.upload(seq_rows(c.seqs, 32, wide));
+    a.value = rig.upload(seq_rows(c.seqs, 33, static_cast<size_t>(c.hidden)));
+    a.norm_key = make_plain(rig, case_numbers(1, 34, 0, wide, 0.3f), c.dtype);
+    a.norm_query = make_plain(rig, case_numbers(1, 35, 0, wide, 0.3f), c.dtype);
+    a.norm_conv = make_plain(rig, case_numbers(1, 36, 0, wide, 0.3f), c.dtype);
+    a.conv = make_plain(rig, case_numbers(1, 37, 0, wide * static_cast<size_t>(c.kernel), 0.5f),
+                        c.dtype);
+    std::vector<float> state;
+    for (size_t i = c.seqs.size(); i-- > 0;)
+        append(state, case_numbers(c.seqs[i].seed, 38, 0, history * wide));
+    a.state = rig.upload(state);
+    a.streams = c.streams;
+    a.hidden = c.hidden;
+    a.kernel = c.kernel;
+    a.dilation = c.dilation;
+    OpsLimits limits;
+    limits.rows = static_cast<int32_t>(rows);
+    limits.hidden = c.hidden;
+    limits.streams = c.streams;
+    limits.widest = static_cast<int32_t>(wide);
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.ple_inject(s, a); });
+    RecurrentResult r;
+    for (const SeqRows& seq : step.seqs) {
+        r.out.push_back(rig.download(
+            a.h.sub(static_cast<size_t>(seq.row0) * wide, static_cast<size_t>(seq.n_rows) * wide)));
+        r.state.push_back(rig.download(
+            a.state.sub(static_cast<size_t>(seq.slot) * history * wide, history * wide)));
+    }
+    rig.forget_buffers();
+    return r;
+}
+
+RouteResult run_route(Rig& rig, const RouteCase& c) {
+    RouteArgs a;
+    std::vector<float> logits;
+    for (int r = 0; r < c.rows; ++r)
+        for (int e = 0; e < c.experts; ++e)
+            logits.push_back(c.logit(r, e));
+    a.logits = rig.upload(logits);
+    a.ids = rig.poisoned<int32_t>(static_cast<size_t>(c.rows * c.k));
+    a.weights = rig.poisoned<float>(static_cast<size_t>(c.rows * c.k));
+    a.rows = c.rows;
+    a.experts = c.experts;
+    a.k = c.k;
+    a.renormalise = c.renormalise;
+    OpsLimits limits;
+    limits.rows = c.rows;
+    limits.experts = c.experts;
+    limits.k = c.k;
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.route(s, a); });
+    RouteResult r{rig.download(a.ids), rig.download(a.weights)};
+    rig.forget_buffers();
+    return r;
+}
+
+std::vector<float> run_moe(Rig& rig, const MoeCase& c) {
+    std::vector<ExpertWeights> experts;
+    for (int e = 0; e < c.experts; ++e)
+        experts.push_back(make_expert(rig, c, c.kind, 1000 + static_cast<uint64_t>(e), c.width));
+    const ExpertWeights shared = make_expert(rig, c, c.shared, 2000, c.shared_width);
+    const LinearWeight gate = make_plain_linear(rig, 3000, c.hidden, 1, DType::bf16);
+    std::vector<int32_t> ids;
+    std::vector<float> weights;
+    for (int r = c.first; r < c.first + c.rows; ++r) {
+        Random random(mix(77, static_cast<uint64_t>(r)));
+        std::vector<int32_t> all(static_cast<size_t>(c.experts));
+        std::iota(all.begin(), all.end(), 0);
+        for (int j = 0; j < c.k; ++j) {
+            std::swap(all[static_cast<size_t>(j)],
+                      all[static_cast<size_t>(j + random.below(c.experts - j))]);
+            if (j == 0 && c.favourite >= 0)
+                std::swap(all[0], *std::find(all.begin(), all.end(), c.favourite));
+            ids.push_back(all[static_cast<size_t>(j)]);
+            weights.push_back(static_cast<float>(random.uniform()));
+        }
+    }
+    MoeArgs a;
+    a.x = rig.upload(rows_of(8, 1, c.first, c.rows, static_cast<size_t>(c.hidden)));
+    a.ids = rig.upload(ids);
+    a.weights = rig.upload(weights);
+    a.table = {experts.data(), c.experts};
+    if (c.with_shared) {
+        a.shared = &shared;
+        a.shared_gate = &gate;
+    }
+    a.y = rig.poisoned<float>(static_cast<size_t>(c.rows * c.hidden));
+    a.rows = c.rows;
+    a.hidden = c.hidden;
+    a.width = c.width;
+    a.shared_width = c.with_shared ? c.shared_width : 0;
+    a.k = c.k;
+    OpsLimits limits;
+    limits.rows = c.rows;
+    limits.hidden = c.hidden;
+    limits.widest = std::max({c.hidden, c.width, c.shared_width});
+    limits.experts = c.experts;
+    limits.k = c.k;
+    limits.moe_width = c.width;
+    limits.shared_width = c.shared_width;
+    rig.reserve(limits);
+    rig.call([&](Ops& ops, Stream& s) { return ops.moe(s, a); });
+    auto out = rig.download(a.y);
+    rig.forget_buffers();
+    return out;
+}
+
+}  // namespace terrace::test
