@@ -77,9 +77,12 @@ struct LinearArgs {
 };
 
 // Gated delta net between its projections (model spec 3.6): causal depthwise convolution + SiLU
-// over qkv, L2-normalised q and k, gated delta rule, per-head RMS norm times sigmoid(z). A sequence
-// with one row takes the recurrent form, with more the chunk form (64 tokens a chunk, counted from
-// the first row).
+// over qkv, L2-normalised q and k, gated delta rule, per-head RMS norm times sigmoid(z).
+// A sequence's rows are taken in runs of kGdnChunk from its first row; a run of one row takes the
+// recurrent form, a longer one the chunk form. So a prompt may be split over calls at any multiple
+// of kGdnChunk without changing a bit.
+constexpr int32_t kGdnChunk = 64;
+
 struct GdnArgs {
     StepRows step;
     DevSpan<const float> qkv;   // [R][2*Hk*dk + Hv*dv] pre-convolution
