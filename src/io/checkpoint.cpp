@@ -135,9 +135,13 @@ Status Checkpoint::add_file(const fs::path& file) {
 }
 
 Status Checkpoint::finish() {
-    const auto by_name = [](const TensorView& a, const TensorView& b) { return a.name < b.name; };
+    // Ties, which are errors below, by file, so that the message is the same on every machine.
+    const auto by_name = [](const TensorView& a, const TensorView& b) {
+        const int order = a.name.compare(b.name);
+        return order != 0 ? order < 0 : a.file->path() < b.file->path();
+    };
     if (!std::is_sorted(tensors_.begin(), tensors_.end(), by_name))
-        std::stable_sort(tensors_.begin(), tensors_.end(), by_name);
+        std::sort(tensors_.begin(), tensors_.end(), by_name);
     by_name_.reserve(tensors_.size());
     for (size_t i = 0; i < tensors_.size(); ++i) {
         const TensorView& t = tensors_[i];

@@ -102,8 +102,9 @@ Status write_safetensors(const std::filesystem::path& path, std::span<const Tens
                          fmt::format("{}: tensor {} is given twice", path.string(), t.name)};
         order.push_back(&t);
     }
-    std::stable_sort(order.begin(), order.end(), [](const TensorSource* a, const TensorSource* b) {
-        return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
+    std::sort(order.begin(), order.end(), [](const TensorSource* a, const TensorSource* b) {
+        const size_t bytes_a = dtype_bytes(a->dtype), bytes_b = dtype_bytes(b->dtype);
+        return bytes_a != bytes_b ? bytes_a > bytes_b : a < b;  // one array: the order given
     });
 
     std::string header = "{";
