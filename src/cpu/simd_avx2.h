@@ -21,6 +21,11 @@ struct M16 {
     __m256 a, b;  // all ones where true
 };
 
+// Dense product: outputs x rows held in accumulators. 2 x 3 V16 are 12 of 16 registers.
+inline constexpr int kDenseOutputs1 = 4;  // outputs when there is one row
+inline constexpr int kDenseOutputs = 2;
+inline constexpr int kDenseRows = 3;
+
 // ---- load, store -------------------------------------------------------------------------------
 TERRACE_INLINE V16 zero() {
     return {_mm256_setzero_ps(), _mm256_setzero_ps()};

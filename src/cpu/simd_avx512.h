@@ -19,6 +19,11 @@ struct M16 {
     __mmask16 m;
 };
 
+// Dense product: outputs x rows held in accumulators, 16 of 32 registers.
+inline constexpr int kDenseOutputs1 = 8;  // outputs when there is one row
+inline constexpr int kDenseOutputs = 4;
+inline constexpr int kDenseRows = 4;
+
 // ---- load, store -------------------------------------------------------------------------------
 TERRACE_INLINE V16 zero() {
     return {_mm512_setzero_ps()};
