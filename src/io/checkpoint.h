@@ -1,11 +1,11 @@
 // The tensors of a model directory, over all its safetensors files, found by name.
 //
-// Read are the shards named by model.safetensors.index.json, when there is one, and then every
-// other
-// *.safetensors file of the directory: packs ship tensors in sidecars that their index omits (model
-// spec 2.2). A name stored twice is an error that names both files, whatever the contents: which
-// one was meant cannot be known. Everything is mapped, nothing is copied; opening reads headers
-// only. Immutable after open; any thread may look up. SPDX-License-Identifier: MIT
+// Read are the shards named by model.safetensors.index.json, when there is one, and then all other
+// *.safetensors files that are not hidden: packs ship tensors in sidecars that their index omits
+// (model spec 2.2). A name stored twice is an error that names both files, whatever the contents:
+// which one was meant cannot be known. Everything is mapped, nothing is copied; opening reads
+// headers only. Immutable after open; any thread may look up.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <filesystem>
 #include <initializer_list>
@@ -32,9 +32,8 @@ class Checkpoint {
 
     // The tensor, or not_found with the directory and the files that were searched.
     Result<TensorView> require(std::string_view name) const;
-    // Also with one of `dtypes` and this shape, or corrupt_data. A dimension of -1 matches any
-    // size;
-    // {} and {1} match each other, because writers store scalars either way (EXL3 format 1.1).
+    // Also with one of `dtypes` and this shape, or corrupt_data. A dimension of -1 matches any size.
+    // {} and {1} match each other: writers store scalars either way (EXL3 format 1.1).
     Result<TensorView> require(std::string_view name, std::initializer_list<DType> dtypes,
                                std::span<const int64_t> shape) const;
     Result<TensorView> require(std::string_view name, std::initializer_list<DType> dtypes,
@@ -62,7 +61,8 @@ class Checkpoint {
     uint64_t total_bytes_ = 0;
 };
 
-// Checks a tensor against what a reader needs; `where` is put in front of the error.
+// corrupt_data, naming file and tensor, unless the tensor has one of `dtypes` and this shape (as in
+// Checkpoint::require).
 Status check_tensor(const TensorView& tensor, std::span<const DType> dtypes,
                     std::span<const int64_t> shape);
 

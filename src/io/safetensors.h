@@ -1,7 +1,6 @@
 // Safetensors files, read by memory map without copying: 8 bytes of little-endian header length, a
-// JSON header {name: {dtype, shape, data_offsets}, "__metadata__": {string: string}}, then the
-// data. Any thread may read; a TensorView keeps its file mapped, so views may outlive the file
-// object.
+// JSON header {name: {dtype, shape, data_offsets}, "__metadata__": {string: string}}, then data.
+// Any thread may read; a TensorView keeps its file mapped, so it may outlive the file object.
 //
 // TENSORS MAY HAVE ANY ALIGNMENT in the file, odd addresses included (EXL3 format 1.1): use the
 // bytes through memcpy or copy them to an aligned buffer; never cast `data` to a wider type.
@@ -76,8 +75,7 @@ class SafetensorsFile {
     const std::filesystem::path& path() const { return file_->path(); }
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-    // Ascending names. find: binary search, null when absent; require: an error that names the
-    // file.
+    // Ascending names. find: binary search, null when absent; require: else not_found.
     const std::vector<TensorView>& tensors() const { return tensors_; }
     const TensorView* find(std::string_view name) const;
     Result<TensorView> require(std::string_view name) const;

@@ -1,6 +1,7 @@
 // Any bytes as config.json and generation_config.json: an error, or a config that keeps the
 // promises of io/model_config.h, on which everybody behind it divides and allocates. The JSON
-// facade is walked over the same bytes. SPDX-License-Identifier: MIT
+// facade is walked over the same bytes.
+// SPDX-License-Identifier: MIT
 #include <cmath>
 #include <cstdint>
 #include <string_view>

@@ -155,6 +155,13 @@ TEST(Checkpoint, DamagedShardAndBrokenLinkAreErrorsNotSkipped) {
     EXPECT_ERROR(Checkpoint::open(dir.path()), Code::not_found, "n.safetensors: cannot open");
 }
 
+TEST(Checkpoint, HiddenFilesAreNotPartOfTheModel) {
+    const TempDir dir;
+    write_small(dir.path() / "m.safetensors", {"a"});
+    write_file(dir.path() / "._m.safetensors", "left by a copy from another system");
+    EXPECT_EQ(must(Checkpoint::open(dir.path())).files().size(), 1u);
+}
+
 TEST(Checkpoint, EmptyOrAbsentDirectoryIsNamed) {
     const TempDir dir;
     EXPECT_ERROR(Checkpoint::open(dir.path()), Code::not_found, "holds no *.safetensors file");
