@@ -5,8 +5,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace terrace {
 namespace {
@@ -31,7 +33,15 @@ WorkerPool::WorkerPool(int n_threads, Pinning pinning) : n_threads_(std::max(1, 
     const std::vector<int> cpus = pinning == Pinning::cores ? allowed_cpus() : std::vector<int>{};
     threads_.reserve(static_cast<size_t>(n_threads_ - 1));
     for (int w = 1; w < n_threads_; ++w) {
-        threads_.emplace_back([this, w] { worker_main(w); });
+        try {
+            threads_.emplace_back([this, w] { worker_main(w); });
+        } catch (const std::system_error&) {
+            // Workers read the size only after their first job is published: lowering it is safe.
+            n_threads_ = w;
+            log_warn("worker pool: the system refused another thread: computing with " +
+                     std::to_string(w) + "; lower --threads or raise the process limit");
+            break;
+        }
         if (!cpus.empty()) {
             cpu_set_t one;
             CPU_ZERO(&one);
@@ -71,6 +81,7 @@ void WorkerPool::run(FunctionRef<void(int, int)> fn) {
         fn(0, 1);
         return;
     }
+    TERRACE_CHECK(job_ == nullptr);  // a run inside a run would wait for itself
     job_ = &fn;
     remaining_.store(n_threads_ - 1, std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
@@ -87,6 +98,7 @@ void WorkerPool::run(FunctionRef<void(int, int)> fn) {
 }
 
 void WorkerPool::ranges(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t, int)> fn) {
+    TERRACE_DCHECK(grain > 0);
     if (n <= 0) return;
     const int64_t units = (n + grain - 1) / grain;
     if (n_threads_ == 1 || units == 1) {

@@ -1,7 +1,8 @@
 // A fixed team of threads for CPU kernels and start-up work. Partition is static, by index, so
 // which worker computes an element never changes what is computed. The caller is worker 0.
 //
-// run() may be called by one thread at a time (the engine thread); workers spin for a while after
+// run() may be called by one thread at a time (the engine thread) and never from inside a job;
+// workers spin for a while after
 // their work, because the next operation of a step comes within microseconds, then park on an
 // atomic. Nothing is allocated per call. Workers are pinned round-robin over the NUMA nodes' CPUs
 // that the process may use, unless `pin` is off.
@@ -41,6 +42,7 @@ enum class Pinning { off, cores };
 
 class WorkerPool {
   public:
+    // Fewer threads than asked when the system refuses one: size() says how many, a warning why.
     explicit WorkerPool(int n_threads, Pinning pinning = Pinning::off);
     ~WorkerPool();
     WorkerPool(const WorkerPool&) = delete;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -53,6 +54,9 @@ class HostDevice final : public Device {
 
     Result<Buffer> allocate(size_t bytes, MemSpace space, Fill fill) override {
         if (bytes == 0) return Buffer{};
+        // A mapping is granted whatever its size and the process is killed when it is touched: so
+        // what can never fit is refused here. Also keeps the rounding below from overflowing.
+        if (bytes > machine_bytes()) return no_memory(bytes);
         std::byte* data = nullptr;
         if (bytes >= kHugePage) {
             // Anonymous pages arrive zeroed. One huge page more than asked, to align by hand:
@@ -103,9 +107,14 @@ class HostDevice final : public Device {
     }
     static Error no_memory(size_t bytes) {
         return Error{Code::out_of_memory,
-                     fmt::format("host memory: need {} bytes, the system refused: lower --ctx or "
-                                 "--max-batch, or free memory",
-                                 bytes)};
+                     fmt::format("host memory: need {} bytes, have {} with swap: lower --ctx or "
+                                 "--max-seqs, or free memory",
+                                 bytes, machine_bytes())};
+    }
+    static size_t machine_bytes() {
+        struct sysinfo info = {};
+        if (::sysinfo(&info) != 0) return size_t{1} << 46;
+        return (size_t{info.totalram} + size_t{info.totalswap}) * info.mem_unit;
     }
     std::string name_;
 };
