@@ -103,6 +103,7 @@ class CpuOps final : public Ops {
     Device& device_;
     WorkerPool& pool_;
     const KernelTable& kernels_;
+    Activations activations_;
     LinearPieces pieces_;
     std::string name_;
     Buffer scratch_;

@@ -148,7 +148,7 @@ TERRACE_INLINE void product(const SmallProduct& p, int rows, Columns columns, De
 }
 
 static void gdn_chunk_task(const GdnTask& a) {
-    constexpr int C = kGdnChunk;
+    constexpr int C = kGdnRows;
     const int kw = (a.k_dim + 15) / 16 * 16, vw = (a.v_dim + 15) / 16 * 16;
     const auto skw = static_cast<size_t>(kw), svw = static_cast<size_t>(vw);
     float* q = a.scratch;         // [C][kw] normalised

@@ -6,6 +6,7 @@
 // After the vector type: the kernels, written once.
 #include "cpu/linear_dense.h"
 #include "cpu/linear_exl3.h"
+#include "cpu/op_table.h"
 #include "cpu/trellis_ymm.h"
 
 namespace terrace {
@@ -14,6 +15,7 @@ constinit const KernelTable kAvx2Kernels = {
     .name = "avx2",
     .exl3 = avx2::exl3_kernels<avx2::Ymm>(),
     .dense = avx2::dense_kernels(),
+    .ops = avx2::kOpKernels,
 };
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 // After the vector type: the kernels, written once.
 #include "cpu/linear_dense.h"
 #include "cpu/linear_exl3.h"
+#include "cpu/op_table.h"
 #include "cpu/trellis_ymm.h"
 
 namespace terrace {
@@ -15,6 +16,7 @@ constinit const KernelTable kAvx512Kernels = {
     .name = "avx512",
     .exl3 = avx512::exl3_kernels<avx512::Ymm>(),
     .dense = avx512::dense_kernels(),
+    .ops = avx512::kOpKernels,
 };
 
 }  // namespace terrace

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/op_kernels.h"
+
 namespace terrace {
 
 // ---- EXL3 linear (EXL3 format 2)
@@ -98,6 +100,7 @@ struct KernelTable {
     const char* name = "";  // "avx2", "avx512", "avx512vbmi"
     Exl3Kernels exl3;
     DenseKernels dense;
+    OpKernels ops;
 };
 
 enum class IsaChoice { auto_detect, avx2, avx512, avx512_vbmi };

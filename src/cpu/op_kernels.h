@@ -189,7 +189,7 @@ struct ConvArgs {
 };
 
 // One head of one sequence through the gated delta rule (model spec 3.6), rows in order.
-inline constexpr int kGdnChunk = 64;
+inline constexpr int kGdnRows = 64;
 struct GdnTask {
     const float* q = nullptr;  // [rows][stride] after convolution
     const float* k = nullptr;
@@ -211,7 +211,7 @@ constexpr size_t gdn_scratch(int k_dim, int v_dim) {
     const size_t k = (static_cast<size_t>(k_dim) + 15) / 16 * 16;
     const size_t v = (static_cast<size_t>(v_dim) + 15) / 16 * 16;
     // q, k, k transposed, kd; rhs and o; state copy; three score squares; decay vectors.
-    return kGdnChunk * (4 * k + 3 * v) + k * v + 3 * kGdnChunk * kGdnChunk + 4 * kGdnChunk;
+    return kGdnRows * (4 * k + 3 * v) + k * v + 3 * kGdnRows * kGdnRows + 4 * kGdnRows;
 }
 
 // Model spec 3.7.2 for one row and stream: gate, gated value and its norm.
@@ -244,7 +244,7 @@ struct OpKernels {
     void (*route)(const RouteTask&) = nullptr;
     void (*conv)(const ConvArgs&) = nullptr;
     void (*gdn_step)(const GdnTask&) = nullptr;   // every row in the recurrent form
-    void (*gdn_chunk)(const GdnTask&) = nullptr;  // chunks of kGdnChunk rows
+    void (*gdn_chunk)(const GdnTask&) = nullptr;  // chunks of kGdnRows rows
     void (*ple_gate)(const PleGateArgs&) = nullptr;
 };
 
