@@ -32,7 +32,7 @@ class Checkpoint {
 
     // The tensor, or not_found with the directory and the files that were searched.
     Result<TensorView> require(std::string_view name) const;
-    // Also with one of `dtypes` and this shape, or corrupt_data. A dimension of -1 matches any size.
+    // Also with one of `dtypes` and this shape, or corrupt_data. A dimension of -1 matches any;
     // {} and {1} match each other: writers store scalars either way (EXL3 format 1.1).
     Result<TensorView> require(std::string_view name, std::initializer_list<DType> dtypes,
                                std::span<const int64_t> shape) const;
