@@ -13,6 +13,13 @@ DevSpan<const float> Model::logits() const {
     return b_->logits;
 }
 
+int64_t Model::ngram_rows_read() const {
+    int64_t sum = 0;
+    for (const NgramTable& t : tables_)
+        sum += t.rows_read();
+    return sum;
+}
+
 Rope Model::rope() const {
     return Rope{config_.rotary_dims, static_cast<float>(config_.rope_theta)};
 }

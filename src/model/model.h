@@ -73,6 +73,7 @@ class Model {
     DevSpan<const float> logits() const;
 
     void observe(StepObserver* observer) { observer_ = observer; }
+    int64_t ngram_rows_read() const;
 
     // What create() will take; the planner asks before.
     static size_t activation_bytes(const ModelConfig& config, const StepLimits& limits);

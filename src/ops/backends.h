@@ -12,10 +12,10 @@
 namespace terrace {
 
 struct BackendOptions {
-    std::string device = "auto";       // auto | cpu | reference (| cuda, | emulated:SEED later)
-    std::string isa = "auto";          // auto | avx2 | avx512 | avx512vbmi
-    std::string activations = "int16"; // of EXL3 products: int16 | f32
-    int threads = 0;                   // 0: every CPU of the process
+    std::string device = "auto";        // auto | cpu | reference (| cuda, | emulated:SEED later)
+    std::string isa = "auto";           // auto | avx2 | avx512 | avx512vbmi
+    std::string activations = "int16";  // of EXL3 products: int16 | f32
+    int threads = 0;                    // 0: every CPU of the process
     Pinning pinning = Pinning::off;
 };
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace terrace {
@@ -45,12 +46,25 @@ Result<Reservation> Budget::reserve(Role role, size_t bytes, std::string_view wh
     const size_t taken = used();
     if (limit_ != 0 && (bytes > limit_ || taken > limit_ - bytes))
         return Error{Code::out_of_memory,
-                     fmt::format("{}: {} ({}) needs {} bytes, {} of {} are free: lower --ctx or "
+                     fmt::format("{}: {} ({}) needs {} bytes, {} of {} are free{}: lower --ctx or "
                                  "--max-seqs, or raise --host-limit",
-                                 name_, what, to_string(role), bytes,
-                                 taken < limit_ ? limit_ - taken : 0, limit_)};
+                                 name_, what, to_string(role), bytes, limit_ - taken, limit_,
+                                 largest_roles())};
     used_[static_cast<size_t>(role)] += bytes;
     return Reservation(this, role, bytes);
+}
+
+std::string Budget::largest_roles() const {
+    constexpr size_t kNamed = 3;
+    std::array<Role, kRoles> roles;
+    for (size_t r = 0; r < roles.size(); ++r)
+        roles[r] = static_cast<Role>(r);
+    std::stable_sort(roles.begin(), roles.end(), [&](Role a, Role b) { return used(a) > used(b); });
+    std::string text;
+    for (size_t i = 0; i < kNamed && used(roles[i]) > 0; ++i)
+        text += fmt::format("{} {} {}", text.empty() ? " (taken:" : ",", to_string(roles[i]),
+                            used(roles[i]));
+    return text.empty() ? text : text + ")";
 }
 
 Result<ChargedBuffer> allocate_charged(Device& device, Budget& budget, Role role, size_t bytes,

@@ -76,6 +76,8 @@ class Budget {
 
   private:
     friend class Reservation;
+    std::string largest_roles() const;  // " (taken: weights 12, K/V planes 7)", or empty
+
     std::string name_;
     size_t limit_;
     std::array<size_t, kRoles> used_{};

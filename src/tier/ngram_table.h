@@ -48,6 +48,9 @@ class NgramTable {
     static Result<NgramTable> open(const Checkpoint& checkpoint, const std::string& prefix,
                                    const ModelConfig& config, int32_t ple_index,
                                    NgramPlacement placement, Budget& budget);
+    // A table of random bf16 rows in memory, for timing without a checkpoint.
+    static Result<NgramTable> synthetic(const ModelConfig& config, int32_t ple_index,
+                                        Budget& budget);
     NgramTable(NgramTable&&) noexcept;
     NgramTable& operator=(NgramTable&&) noexcept;
     ~NgramTable();

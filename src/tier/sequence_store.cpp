@@ -7,8 +7,8 @@
 
 namespace terrace {
 namespace {
-int32_t pages_for(int32_t tokens) {
-    return (tokens + kPageTokens - 1) / kPageTokens;
+int32_t pages_for(int64_t tokens) {
+    return static_cast<int32_t>((tokens + kPageTokens - 1) / kPageTokens);
 }
 }  // namespace
 
@@ -43,7 +43,7 @@ void SequenceStore::free(SequenceMemory& seq) {
     for (const int32_t page : seq.table_)
         pages_.release(PageId{page});
     states_.release(seq.slot_);
-    if (seq.has_checkpoint_) states_.release(seq.checkpoint_);
+    drop_checkpoint(seq);
     seq.table_.clear();
     seq.store_ = nullptr;
 }
@@ -51,7 +51,7 @@ void SequenceStore::free(SequenceMemory& seq) {
 Status SequenceStore::reserve(Stream& stream, SequenceMemory& seq, int32_t n) {
     if (n <= 0) return {};
     const int32_t have = static_cast<int32_t>(seq.table_.size());
-    const int32_t need = pages_for(seq.length_ + n);
+    const int32_t need = pages_for(int64_t{seq.length_} + n);
     const int32_t used_in_last = seq.length_ % kPageTokens;
     const int32_t write_page = seq.length_ / kPageTokens;  // where the next token goes
     const bool copy =
@@ -65,8 +65,12 @@ Status SequenceStore::reserve(Stream& stream, SequenceMemory& seq, int32_t n) {
     if (copy) {
         int32_t& entry = seq.table_[static_cast<size_t>(write_page)];
         TERRACE_ASSIGN(const PageId fresh, pages_.acquire());
-        if (used_in_last > 0)
-            TERRACE_TRY(planes_.copy_page(stream, PageId{entry}, fresh, used_in_last));
+        if (used_in_last > 0) {
+            if (Status s = planes_.copy_page(stream, PageId{entry}, fresh, used_in_last); !s) {
+                pages_.release(fresh);
+                return s;
+            }
+        }
         pages_.release(PageId{entry});
         entry = ix(fresh);
     }
@@ -89,6 +93,14 @@ void SequenceStore::truncate(SequenceMemory& seq, int32_t length) {
         pages_.release(PageId{seq.table_.back()});
         seq.table_.pop_back();
     }
+    // The tokens that a checkpoint ahead stands for are gone: once others take their places it
+    // would look valid again and bring back the state of the old ones.
+    if (seq.has_checkpoint_ && seq.checkpoint_length_ > length) drop_checkpoint(seq);
+}
+
+void SequenceStore::drop_checkpoint(SequenceMemory& seq) {
+    if (seq.has_checkpoint_) states_.release(seq.checkpoint_);
+    seq.has_checkpoint_ = false;
 }
 
 Status SequenceStore::checkpoint(Stream& stream, SequenceMemory& seq) {
@@ -97,18 +109,17 @@ Status SequenceStore::checkpoint(Stream& stream, SequenceMemory& seq) {
         seq.has_checkpoint_ = true;
     }
     seq.checkpoint_length_ = seq.length_;
-    return states_.copy(stream, seq.slot_, seq.checkpoint_);
+    Status s = states_.copy(stream, seq.slot_, seq.checkpoint_);
+    if (!s) drop_checkpoint(seq);  // half copied: neither the old state nor the new one
+    return s;
 }
 
 Status SequenceStore::restore(Stream& stream, SequenceMemory& seq) {
-    if (!seq.has_checkpoint_ || seq.checkpoint_length_ > seq.length_)
+    if (!seq.has_checkpoint_)
         return Error{Code::invalid_argument,
-                     fmt::format("rollback: the sequence has {} tokens and {}: take a checkpoint "
-                                 "before the tokens that may be taken back",
-                                 seq.length_,
-                                 seq.has_checkpoint_ ? fmt::format("its checkpoint is at {}",
-                                                                   seq.checkpoint_length_)
-                                                     : std::string("no checkpoint"))};
+                     fmt::format("rollback: the sequence has {} tokens and no checkpoint among "
+                                 "them: take a checkpoint before the tokens that may be taken back",
+                                 seq.length_)};
     truncate(seq, seq.checkpoint_length_);
     return states_.copy(stream, seq.checkpoint_, seq.slot_);
 }
@@ -122,15 +133,17 @@ Result<SequenceMemory> SequenceStore::fork(Stream& stream, const SequenceMemory&
     copy.slot_ = slot;
     copy.table_.reserve(static_cast<size_t>(std::max(max_pages, full + 1)));
     TERRACE_TRY(states_.copy(stream, seq.slot_, slot));
+    // What is in the table is given back by `copy` when a later line fails.
+    for (int32_t p = 0; p < full; ++p) {
+        const int32_t page = seq.table_[static_cast<size_t>(p)];
+        pages_.share(PageId{page});
+        copy.table_.push_back(page);
+    }
     if (rest > 0) {
         TERRACE_ASSIGN(const PageId fresh, pages_.acquire());
-        copy.table_.push_back(ix(fresh));  // owned by `copy` from here on, whatever happens
+        copy.table_.push_back(ix(fresh));
         TERRACE_TRY(
             planes_.copy_page(stream, PageId{seq.table_[static_cast<size_t>(full)]}, fresh, rest));
-    }
-    for (int32_t p = full; p-- > 0;) {
-        pages_.share(PageId{seq.table_[static_cast<size_t>(p)]});
-        copy.table_.insert(copy.table_.begin(), seq.table_[static_cast<size_t>(p)]);
     }
     copy.length_ = seq.length_;
     return copy;

@@ -6,7 +6,8 @@
 // Rollback: planes need only a shorter length (stale rows are beyond the score bound, pooled rows
 // are rebuilt from raw). Recurrent state cannot go back by itself: a checkpoint slot holds it as of
 // an earlier length, restore() brings it back, and the caller runs the tokens since then again, in
-// the same kinds of rows as the first time, which gives the same bits. SPDX-License-Identifier: MIT
+// the same kinds of rows as the first time, which gives the same bits.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <optional>
 #include <vector>
@@ -70,12 +71,13 @@ class SequenceStore {
     void commit(SequenceMemory& seq, int32_t n);  // n tokens were computed
 
     // Lowers the length to `length` and frees pages behind it. The state is then too new: restore()
-    // a checkpoint at or before `length` and recompute from there, unless length == current.
+    // a checkpoint at or before `length` and recompute from there, unless length == current. A
+    // checkpoint ahead of `length` is dropped.
     void truncate(SequenceMemory& seq, int32_t length);
 
     // Remembers the state at the current length (one per sequence; a newer one replaces it).
     Status checkpoint(Stream& stream, SequenceMemory& seq);
-    // State and length go back to the checkpoint. Error when there is none or it lies ahead.
+    // State and length go back to the checkpoint, which stays. Error when there is none.
     Status restore(Stream& stream, SequenceMemory& seq);
 
     // A second sequence with the same history: full pages are shared, a partial last page is
@@ -85,6 +87,7 @@ class SequenceStore {
   private:
     friend class SequenceMemory;
     void free(SequenceMemory& seq);
+    void drop_checkpoint(SequenceMemory& seq);
 
     KvPlanes planes_;
     StatePool states_;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace terrace {
 namespace {
 constexpr size_t z(int32_t v) {
@@ -58,6 +60,7 @@ Result<SlotId> StatePool::acquire() {
 
 void StatePool::release(SlotId slot) {
     TERRACE_CHECK(ix(slot) >= 0 && ix(slot) < geometry_.slots);
+    TERRACE_DCHECK(std::find(free_.begin(), free_.end(), slot) == free_.end());
     free_.push_back(slot);
 }
 

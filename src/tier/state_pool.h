@@ -1,8 +1,10 @@
 // Recurrent state of the sequences: one slot each, in every gated-delta layer and every n-gram
 // injection (model spec 3.6, 3.7). A checkpoint is a slot too. Engine thread only.
 //
-//   gdn    per layer [slots][v_heads][k_dim][v_dim] f32, convolution [slots][kernel-1][channels]
-//   f32 ple    per layer [slots][(kernel-1)*dilation][streams*hidden] f32
+//   gdn    per layer [slots][v_heads][k_dim][v_dim]
+//   conv   per layer [slots][kernel-1][channels]
+//   ple    per injection [slots][(kernel-1)*dilation][streams*hidden]
+// All f32.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <vector>

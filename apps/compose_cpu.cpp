@@ -1,0 +1,56 @@
+// Links the CPU backend into a program: the host device, a worker pool, and the fast operations, or
+// the scalar reference where the processor has no AVX2. The only place that names src/cpu.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include "base/cpu_features.h"
+#include "cpu/cpu_ops.h"
+#include "ops/backends.h"
+
+namespace terrace {
+namespace {
+
+Error bad(const char* flag, const std::string& value, const char* legal) {
+    return Error{Code::invalid_argument,
+                 fmt::format("{} {}: legal values are {}", flag, value, legal)};
+}
+
+}  // namespace
+
+Result<Backend> open_backend(const BackendOptions& o) {
+    if (o.device != "auto" && o.device != "cpu" && o.device != "reference")
+        return bad("--device", o.device, "auto, cpu, reference");
+    if (o.threads < 0 || o.threads > 1024)
+        return bad("--threads", std::to_string(o.threads), "0 (every CPU) to 1024");
+    CpuOpsOptions cpu;
+    if (o.activations == "f32")
+        cpu.activations = Activations::f32;
+    else if (o.activations != "int16")
+        return bad("--activations", o.activations, "int16, f32");
+    if (o.isa == "avx2")
+        cpu.isa = IsaChoice::avx2;
+    else if (o.isa == "avx512")
+        cpu.isa = IsaChoice::avx512;
+    else if (o.isa == "avx512vbmi")
+        cpu.isa = IsaChoice::avx512_vbmi;
+    else if (o.isa != "auto")
+        return bad("--isa", o.isa, "auto, avx2, avx512, avx512vbmi");
+
+    Backend b;
+    b.device = make_host_device();
+    const int threads = o.threads > 0 ? o.threads : cpu_features().physical_threads;
+    b.pool = std::make_unique<WorkerPool>(threads, o.pinning);
+    if (o.device == "reference" ||
+        (o.device == "auto" && o.isa == "auto" && !cpu_features().avx2)) {
+        if (o.device == "auto")
+            b.notes.push_back(
+                "this processor has no AVX2 with FMA and F16C: the scalar reference "
+                "runs instead, hundreds of times slower");
+        b.ops = make_reference_ops();
+        return b;
+    }
+    TERRACE_ASSIGN(b.ops, make_cpu_ops(*b.device, *b.pool, cpu));
+    return b;
+}
+
+}  // namespace terrace

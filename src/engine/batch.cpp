@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "engine/batch.h"
+
+#include <fmt/format.h>
+
+namespace terrace {
+namespace {
+constexpr size_t z(int64_t v) {
+    return static_cast<size_t>(v);
+}
+}  // namespace
+
+Batch::Batch(Runtime& runtime) : runtime_(runtime), limits_(runtime.model().limits()) {
+    const size_t pages = z((limits_.max_tokens + kPageTokens - 1) / kPageTokens + 1);
+    tokens_.reserve(z(limits_.rows));
+    seqs_.reserve(z(limits_.seqs));
+    tables_.reserve(z(limits_.seqs) * pages);
+    logit_rows_.reserve(z(limits_.logit_rows));
+    history_.reserve(z(limits_.seqs));
+    members_.reserve(z(limits_.seqs));
+    host_logits_.resize(z(limits_.logit_rows) * z(runtime.config().vocab));
+}
+
+Result<Sequence> Batch::start() {
+    TERRACE_ASSIGN(
+        SequenceMemory memory,
+        runtime_.store().create(runtime_.stream(), limits_.max_tokens / kPageTokens + 1));
+    Sequence s{std::move(memory), {}};
+    s.tokens.reserve(z(limits_.max_tokens));
+    return s;
+}
+
+Result<Sequence> Batch::fork(const Sequence& from) {
+    TERRACE_ASSIGN(SequenceMemory memory,
+                   runtime_.store().fork(runtime_.stream(), from.memory,
+                                         limits_.max_tokens / kPageTokens + 1));
+    Sequence s{std::move(memory), {}};
+    s.tokens.reserve(z(limits_.max_tokens));
+    s.tokens.assign(from.tokens.begin(), from.tokens.end());
+    return s;
+}
+
+void Batch::clear() {
+    tokens_.clear();
+    seqs_.clear();
+    tables_.clear();
+    logit_rows_.clear();
+    history_.clear();
+    members_.clear();
+}
+
+Status Batch::add(Sequence& s, std::span<const TokenId> tokens, LogitRows logits) {
+    const auto n = static_cast<int32_t>(tokens.size());
+    TERRACE_CHECK(n >= 1 && n <= room() && members_.size() < z(limits_.seqs));
+    if (s.memory.length() + n > limits_.max_tokens)
+        return Error{
+            Code::invalid_argument,
+            fmt::format("context: the sequence has {} tokens, {} more exceed --ctx {}: raise "
+                        "--ctx or shorten the prompt",
+                        s.memory.length(), n, limits_.max_tokens)};
+    TERRACE_TRY(runtime_.store().reserve(runtime_.stream(), s.memory, n));
+    SeqRows r;
+    r.row0 = rows();
+    r.n_rows = n;
+    r.pos0 = s.memory.length();
+    r.table_offset = static_cast<int32_t>(tables_.size());
+    r.n_pages = static_cast<int32_t>(s.memory.block_table().size());
+    r.slot = ix(s.memory.slot());
+    if (logits != LogitRows::none)
+        for (int32_t i = logits == LogitRows::all ? 0 : n - 1; i < n; ++i)
+            logit_rows_.push_back(r.row0 + i);
+    TERRACE_CHECK(logit_rows_.size() <= z(limits_.logit_rows));
+    seqs_.push_back(r);
+    tables_.insert(tables_.end(), s.memory.block_table().begin(), s.memory.block_table().end());
+    history_.emplace_back(s.tokens);
+    members_.push_back(&s);
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    return {};
+}
+
+Status Batch::run() {
+    if (members_.empty()) return {};
+    Model& model = runtime_.model();
+    Stream& stream = runtime_.stream();
+    const StepInput input{tokens_, seqs_, tables_, history_, logit_rows_};
+    TERRACE_TRY(model.forward(stream, runtime_.store(), input));
+    const size_t floats = logit_rows_.size() * z(runtime_.config().vocab);
+    TERRACE_TRY(stream.copy(host_logits_.data(), model.logits().device_pointer(), 4 * floats));
+    TERRACE_TRY(stream.synchronize());
+    for (size_t i = 0; i < members_.size(); ++i) {
+        const SeqRows& r = seqs_[i];
+        runtime_.store().commit(members_[i]->memory, r.n_rows);
+        const auto first = tokens_.begin() + r.row0;
+        members_[i]->tokens.insert(members_[i]->tokens.end(), first, first + r.n_rows);
+    }
+    return {};
+}
+
+std::span<float> Batch::logits(int32_t i) {
+    TERRACE_CHECK(i >= 0 && i < logit_rows());
+    const size_t vocab = z(runtime_.config().vocab);
+    return {host_logits_.data() + z(i) * vocab, vocab};
+}
+
+}  // namespace terrace

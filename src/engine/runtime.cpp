@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+#include "engine/runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace terrace {
+namespace {
+
+constexpr int32_t kMaxContext = 1 << 24;  // 16 M tokens: positions and block indices stay int32
+
+int32_t pages_of(const EngineOptions& o) {
+    // A page more per sequence: each may end inside one.
+    return (o.pool_tokens + kPageTokens - 1) / kPageTokens + o.max_seqs;
+}
+
+}  // namespace
+
+StepLimits step_limits(const EngineOptions& o) {
+    StepLimits l;
+    l.rows = o.prefill_chunk + o.max_seqs;
+    l.seqs = o.max_seqs;
+    l.logit_rows = o.logit_rows;
+    l.max_tokens = o.ctx;
+    return l;
+}
+
+Result<EngineOptions> resolve_options(EngineOptions o, const ModelConfig& config) {
+    const auto bad = [](const char* flag, int64_t value, const std::string& need) {
+        return Error{Code::invalid_argument, fmt::format("{} is {}: need {}", flag, value, need)};
+    };
+    if (o.ctx == 0) o.ctx = std::min(config.max_positions, 8192);
+    if (o.ctx < 1 || o.ctx > kMaxContext)
+        return bad("--ctx", o.ctx, fmt::format("1..{}", kMaxContext));
+    if (o.max_seqs < 1 || o.max_seqs > 1024) return bad("--max-seqs", o.max_seqs, "1..1024");
+    if (o.prefill_chunk < kGdnChunk || o.prefill_chunk > 65536 || o.prefill_chunk % kGdnChunk != 0)
+        return bad("--prefill-chunk", o.prefill_chunk, "a multiple of 64, 64..65536");
+    const int64_t all = int64_t{o.ctx} * o.max_seqs;
+    if (o.pool_tokens == 0)
+        o.pool_tokens = static_cast<int32_t>(std::min<int64_t>(all, INT32_MAX / 2));
+    if (o.pool_tokens < o.ctx)
+        return bad("--pool-tokens", o.pool_tokens, fmt::format("at least --ctx ({})", o.ctx));
+    if (o.logit_rows == 0) o.logit_rows = o.max_seqs;
+    o.logit_rows = std::clamp(o.logit_rows, o.max_seqs, o.prefill_chunk + o.max_seqs);
+    if (o.host_limit == 0) o.host_limit = available_memory();
+    return o;
+}
+
+MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightClass>& classes,
+                       const EngineOptions& o, const Ops* ops, const std::string& where) {
+    MemoryPlan plan;
+    plan.limit = o.host_limit;
+    uint64_t weights = 0, experts = 0, ngram = 0;
+    for (const auto& [name, k] : classes)
+        (name == "routed experts" ? experts
+         : name == "n-gram table" ? ngram
+                                  : weights) += static_cast<uint64_t>(k.bytes);
+    const StepLimits limits = step_limits(o);
+    const PlaneGeometry planes = Model::plane_geometry(c, o.kv_type, pages_of(o));
+    const StateGeometry states = Model::state_geometry(c, 2 * o.max_seqs);
+    const uint64_t plane_tokens =
+        static_cast<uint64_t>(planes.layers) * static_cast<uint64_t>(planes.pages) * kPageTokens;
+    const std::string pages =
+        fmt::format("{} layers x {} pages of {} tokens", planes.layers, planes.pages, kPageTokens);
+    const char* host = "host memory";
+    plan.rows.push_back({Role::weights, weights, where, "all but experts and n-gram table"});
+    plan.rows.push_back({Role::experts, experts, where,
+                         fmt::format("{} layers x {} experts", c.n_layers, c.n_experts)});
+    // A mapped or pread table is on disk; only a copy takes memory.
+    plan.rows.push_back(
+        {Role::ngram, o.ngram == NgramPlacement::ram ? ngram : 0, host, "copied to memory"});
+    plan.rows.push_back(
+        {Role::kv, plane_tokens * planes.kv_bytes_per_token(), host,
+         fmt::format("{}, {} B/token", pages,
+                     static_cast<uint64_t>(planes.layers) * planes.kv_bytes_per_token())});
+    plan.rows.push_back(
+        {Role::raw_index, plane_tokens * planes.raw_bytes_per_token(), host, pages});
+    plan.rows.push_back(
+        {Role::pooled_index, plane_tokens * planes.pooled_bytes_per_token(), host, pages});
+    plan.rows.push_back({Role::state, static_cast<uint64_t>(states.slots) * states.bytes_per_slot(),
+                         host,
+                         fmt::format("{} slots (one per sequence and checkpoint)", states.slots)});
+    plan.rows.push_back({Role::activations, Model::activation_bytes(c, limits), host,
+                         fmt::format("steps of up to {} rows", limits.rows)});
+    plan.rows.push_back({Role::workspace,
+                         ops ? ops->workspace_bytes(Model::ops_limits(c, limits)) : 0, host,
+                         ops ? ops->name() : ""});
+    plan.rows.push_back({Role::logits, Model::logit_bytes(c, limits), host,
+                         fmt::format("{} rows of {}", limits.logit_rows, c.vocab)});
+    return plan;
+}
+
+Status Runtime::resolve(const ModelConfig& config) {
+    TERRACE_ASSIGN(options_, resolve_options(std::move(options_), config));
+    return {};
+}
+
+// The plan is made and checked before the first large allocation; allocations then charge the same
+// numbers.
+Status Runtime::finish(ModelConfig config, ModelWeights weights, std::vector<NgramTable> tables) {
+    const std::string where = dir_ ? "file map" : "host memory";
+    plan_ = plan_memory(config, weights.classes, options_, backend_.ops.get(), where);
+    TERRACE_TRY(plan_.check());
+    for (const Role role : {Role::weights, Role::experts}) {
+        TERRACE_ASSIGN(Reservation r, budget_.reserve(role, plan_.bytes(role), "weights"));
+        mapped_.push_back(std::move(r));
+    }
+    const StepLimits limits = step_limits(options_);
+    const OpsLimits ops_limits = Model::ops_limits(config, limits);
+    {
+        TERRACE_ASSIGN(Reservation r,
+                       budget_.reserve(Role::workspace, backend_.ops->workspace_bytes(ops_limits),
+                                       backend_.ops->name()));
+        mapped_.push_back(std::move(r));
+    }
+    TERRACE_TRY(backend_.ops->reserve(ops_limits));
+    TERRACE_ASSIGN(stream_, backend_.device->make_stream());
+    TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(*backend_.device, budget_,
+                                                     Model::plane_geometry(config, options_.kv_type,
+                                                                           pages_of(options_))));
+    TERRACE_ASSIGN(StatePool states,
+                   StatePool::create(*backend_.device, budget_,
+                                     Model::state_geometry(config, 2 * options_.max_seqs)));
+    store_ = std::make_unique<SequenceStore>(std::move(planes), std::move(states));
+    TERRACE_ASSIGN(model_, Model::create(config, std::move(weights), std::move(tables),
+                                         *backend_.device, *backend_.ops, budget_, limits));
+    return {};
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::open(const EngineOptions& options) {
+    std::unique_ptr<Runtime> r(new Runtime());
+    r->options_ = options;
+    {
+        TERRACE_ASSIGN(ModelDir dir, ModelDir::open(options.model));
+        r->dir_.emplace(std::move(dir));
+    }
+    const ModelDir& dir = *r->dir_;
+    r->generation_ = dir.generation();
+    TERRACE_TRY(r->resolve(dir.config()));
+    if (dir.has_file("tokenizer.json")) {
+        TERRACE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(options.model));
+        r->tokenizer_.emplace(std::move(tokenizer));
+    }
+    TERRACE_ASSIGN(ModelWeights weights, bind_weights(dir));
+    TERRACE_ASSIGN(r->backend_, open_backend(options.backend));
+    std::vector<NgramTable> tables;
+    for (const LayerWeights& layer : weights.layers) {
+        if (!layer.ple) continue;
+        TERRACE_ASSIGN(
+            NgramTable table,
+            NgramTable::open(dir.checkpoint(), layer.ple->table_prefix, dir.config(),
+                             static_cast<int32_t>(tables.size()), options.ngram, r->budget_));
+        tables.push_back(std::move(table));
+    }
+    TERRACE_TRY(r->finish(dir.config(), std::move(weights), std::move(tables)));
+    return r;
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::open_synthetic(const EngineOptions& options,
+                                                         const ModelConfig& config,
+                                                         const SyntheticOptions& synthetic) {
+    std::unique_ptr<Runtime> r(new Runtime());
+    r->options_ = options;
+    r->options_.ngram = NgramPlacement::ram;
+    r->generation_ = default_generation(config);
+    TERRACE_TRY(r->resolve(config));
+    TERRACE_ASSIGN(r->backend_, open_backend(options.backend));
+    WorkerPool inline_pool(1);
+    WorkerPool& pool = r->backend_.pool ? *r->backend_.pool : inline_pool;
+    TERRACE_ASSIGN(ModelWeights weights,
+                   synthetic_weights(config, synthetic, pool, r->options_.host_limit));
+    std::vector<NgramTable> tables;
+    for (size_t i = 0; i < config.ple_layers.size(); ++i) {
+        TERRACE_ASSIGN(NgramTable table,
+                       NgramTable::synthetic(config, static_cast<int32_t>(i), r->budget_));
+        weights.classes["n-gram table"].bytes += table.bytes();
+        tables.push_back(std::move(table));
+    }
+    TERRACE_TRY(r->finish(config, std::move(weights), std::move(tables)));
+    return r;
+}
+
+// Operations may still point into the model's memory while they die; the model goes first.
+Runtime::~Runtime() {
+    model_.reset();
+    store_.reset();
+    stream_.reset();
+}
+
+MemoryPlan Runtime::report() const {
+    MemoryPlan now = plan_;
+    for (MemoryRow& row : now.rows)
+        row.bytes = budget_.used(row.role);
+    return now;
+}
+
+int64_t Runtime::ngram_rows_read() const {
+    return model_->ngram_rows_read();
+}
+
+}  // namespace terrace

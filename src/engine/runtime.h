@@ -1,0 +1,70 @@
+// A model that is ready to compute: backend, weights, tables, planes, states, activations, each
+// charged to its role. Opening either gives all of it or an error that says what was missing. Owned
+// and used by the engine thread.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "engine/options.h"
+#include "model/model.h"
+#include "model/synthetic.h"
+#include "text/tokenizer.h"
+#include "tier/memory_plan.h"
+
+namespace terrace {
+
+class Runtime {
+  public:
+    static Result<std::unique_ptr<Runtime>> open(const EngineOptions& options);
+    // Random weights of `config`; no tokenizer.
+    static Result<std::unique_ptr<Runtime>> open_synthetic(const EngineOptions& options,
+                                                           const ModelConfig& config,
+                                                           const SyntheticOptions& synthetic);
+    ~Runtime();
+
+    const EngineOptions& options() const { return options_; }  // with every default filled in
+    const ModelConfig& config() const { return model_->config(); }
+    const GenerationConfig& generation() const { return generation_; }
+    const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+    Model& model() { return *model_; }
+    SequenceStore& store() { return *store_; }
+    Stream& stream() { return *stream_; }
+    const Ops& ops() const { return *backend_.ops; }
+    const Backend& backend() const { return backend_; }
+
+    const MemoryPlan& plan() const { return plan_; }  // made before anything was allocated
+    MemoryPlan report() const;                        // what is charged now, in the same rows
+    int64_t ngram_rows_read() const;
+
+  private:
+    Runtime() : budget_("host memory", 0) {}
+    Status finish(ModelConfig config, ModelWeights weights, std::vector<NgramTable> tables);
+    Status resolve(const ModelConfig& config);
+
+    EngineOptions options_;
+    GenerationConfig generation_;
+    std::optional<Tokenizer> tokenizer_;
+    std::optional<ModelDir> dir_;
+    Backend backend_;
+    Budget budget_;
+    std::vector<Reservation>
+        mapped_;  // charges of weights that lie in file maps or synthetic memory
+    MemoryPlan plan_;
+    std::unique_ptr<Stream> stream_;
+    std::unique_ptr<SequenceStore> store_;
+    std::unique_ptr<Model> model_;
+};
+
+// Sizes of the largest step under these options.
+StepLimits step_limits(const EngineOptions& options);
+
+// The plan of a model under options whose defaults are filled in (see resolve_options). `ops` may
+// be null: its workspace is then left out.
+MemoryPlan plan_memory(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
+                       const EngineOptions& options, const Ops* ops, const std::string& where);
+
+// Fills in defaults and checks ranges: the error names the option, its value and what is allowed.
+Result<EngineOptions> resolve_options(EngineOptions options, const ModelConfig& config);
+
+}  // namespace terrace
