@@ -236,7 +236,7 @@ float Encoder::search_scale(const Matrix& m) {
     };
     const int start = static_cast<int>(std::lround(coarse(best) / kFine)) / 2;
     int lowest = 2 * walk_downhill(1, std::max(1, start), 50, [&](int i) { return error(2 * i); });
-    lowest = walk_downhill(lowest - 1, lowest, lowest + 1, error);
+    lowest = walk_downhill(std::max(2, lowest - 1), lowest, lowest + 1, error);
     const double left = error(lowest - 1), right = error(lowest + 1);
     const double curvature = left - 2 * error(lowest) + right;
     const double shift = curvature > 0 ? 0.5 * (left - right) / curvature : 0.0;
@@ -361,7 +361,9 @@ Result<EncodedLinear> encode_linear(const float* w, int in, int out, const Encod
     }
 
     Encoder encoder(options, pool);
-    e.g_scale = options.g_scale;
+    const bool nothing =
+        std::all_of(factor.begin(), factor.end(), [](float f) { return f == 0.0f; });
+    e.g_scale = nothing ? 1.0f : options.g_scale;
     if (e.g_scale == 0.0f) {
         Matrix regular = m;
         scale_rows(regular, factor);

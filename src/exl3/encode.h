@@ -18,7 +18,7 @@ namespace terrace {
 struct EncodeOptions {
     int n16 = 64;  // 16 * bits per weight; 8 more for half-integer bits, mul1 only
     Codebook codebook = Codebook::mul1;
-    uint64_t seed = 0;     // of the signs; the signs of suh depend on nothing else
+    uint64_t seed = 0;  // of the signs; suh's depend on nothing else, so shared inputs share them
     float g_scale = 0.0f;  // global scale; 0 = search on a sample of tiles
 };
 

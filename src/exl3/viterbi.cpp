@@ -3,8 +3,9 @@
 
 // GCC 12 takes the deliberately undefined sources inside its own AVX-512 header for defects.
 #pragma GCC diagnostic push
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
@@ -44,6 +45,7 @@ void step_plain(const Step& s) {
     const float* values = s.values;
     for (int block = 0; block < s.blocks(); ++block) {
         float best[kLanes];
+        std::fill(best, best + kLanes, std::numeric_limits<float>::infinity());
         int best_h[kLanes] = {};
         for (int h = 0; h < s.choices(); ++h, values += kLanes) {
             const float* const cost =
@@ -51,7 +53,7 @@ void step_plain(const Step& s) {
             for (int l = 0; l < kLanes; ++l) {
                 const float d = values[l] - s.target;
                 const float candidate = cost[l >> s.in_bits] + d * d;
-                if (h == 0 || candidate < best[l]) {
+                if (candidate < best[l]) {
                     best[l] = candidate;
                     best_h[l] = h;
                 }
