@@ -12,26 +12,35 @@
 namespace terrace {
 namespace {
 
-size_t up64(size_t n) { return (n + 63) / 64 * 64; }
+size_t up64(size_t n) {
+    return (n + 63) / 64 * 64;
+}
 
 // Blocks of one index-score task: 4096 keys of 256 bytes are 1 MiB, a few tens of microseconds.
 constexpr int kScoreBlocks = 4096;
 
-TypedRun typed(const PlainTensor& t) { return {t.data, static_cast<int>(t.dtype)}; }
+TypedRun typed(const PlainTensor& t) {
+    return {t.data, static_cast<int>(t.dtype)};
+}
 
 const SeqRows& seq_of(const StepRows& step, int row) {
     return step.seqs.device_pointer()[step.row_seq.device_pointer()[row]];
 }
-int position(const SeqRows& seq, int row) { return seq.pos0 + row - seq.row0; }
+int position(const SeqRows& seq, int row) {
+    return seq.pos0 + row - seq.row0;
+}
 const int32_t* table_of(const StepRows& step, const SeqRows& seq) {
     return step.block_tables.device_pointer() + seq.table_offset;
 }
-const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
+const uint8_t* bytes(const std::byte* p) {
+    return reinterpret_cast<const uint8_t*>(p);
+}
 
 Status check_block_tokens(const char* op, int block_tokens) {
     if (block_tokens > 0 && kPageTokens % block_tokens == 0) return {};
-    return Error{Code::unsupported, fmt::format("{}: blocks of {} tokens do not divide a page of {}",
-                                                op, block_tokens, kPageTokens)};
+    return Error{Code::unsupported,
+                 fmt::format("{}: blocks of {} tokens do not divide a page of {}", op, block_tokens,
+                             kPageTokens)};
 }
 
 }  // namespace
@@ -48,9 +57,9 @@ CpuOps::Layout CpuOps::index_layout(int floats) const {
 
 CpuOps::Layout CpuOps::attend_layout(int head_dim) const {
     Layout l;
-    l.thread = up64(std::max(attend_scratch(head_dim),
-                             static_cast<size_t>(head_dim) + kMaxRopeDims) *
-                    sizeof(float));
+    l.thread =
+        up64(std::max(attend_scratch(head_dim), static_cast<size_t>(head_dim) + kMaxRopeDims) *
+             sizeof(float));
     return l;
 }
 
@@ -75,10 +84,11 @@ Status CpuOps::qsa_prepare(Stream&, const QsaPrepareArgs& a) {
     const int hd = a.kv.head_dim, id = a.index.dim, widest = std::max(hd, id);
     TERRACE_TRY(check_block_tokens("qsa_prepare", a.kv.block_tokens));
     if (a.rope.dims < 0 || a.rope.dims % 2 || a.rope.dims > std::min({hd, id, kMaxRopeDims}))
-        return Error{Code::unsupported,
-                     fmt::format("qsa_prepare: {} rotary dims with heads of {} and {}: need an even "
-                                 "number no larger than either or {}",
-                                 a.rope.dims, hd, id, kMaxRopeDims)};
+        return Error{
+            Code::unsupported,
+            fmt::format("qsa_prepare: {} rotary dims with heads of {} and {}: need an even "
+                        "number no larger than either or {}",
+                        a.rope.dims, hd, id, kMaxRopeDims)};
     TERRACE_TRY(need("qsa_prepare", index_layout(widest + a.rope.dims)));
     set_rope(a.rope);
     const auto shd = static_cast<size_t>(hd);
@@ -104,8 +114,8 @@ Status CpuOps::qsa_prepare(Stream&, const QsaPrepareArgs& a) {
             kernels_.ops.rope(rope);
         };
         for (int h = 0; h < a.heads; ++h) {
-            const size_t head = static_cast<size_t>(r) * static_cast<size_t>(a.heads) +
-                                static_cast<size_t>(h);
+            const size_t head =
+                static_cast<size_t>(r) * static_cast<size_t>(a.heads) + static_cast<size_t>(h);
             rotate(a.qg.device_pointer() + head * 2 * shd, a.q_norm, hd,
                    a.q.device_pointer() + head * shd, 1);
         }
@@ -174,17 +184,17 @@ Status CpuOps::qsa_pool(Stream&, const QsaPoolArgs& a) {
 Status CpuOps::index_scores(Stream&, const IndexScoresArgs& a) {
     const int id = a.index.dim, bt = a.index.block_tokens;
     TERRACE_TRY(check_block_tokens("index_scores", bt));
-    TERRACE_TRY(need("index_scores",
-                     index_layout((a.index_heads + 3) / 4 * 4 * ((id + 15) / 16 * 16))));
+    TERRACE_TRY(
+        need("index_scores", index_layout((a.index_heads + 3) / 4 * 4 * ((id + 15) / 16 * 16))));
     int most = 0;
     for (int r = 0; r < a.rows; ++r) {
         const SeqRows& seq = seq_of(a.step, a.first_row + r);
         most = std::max(most, (position(seq, a.first_row + r) + 1) / bt);
     }
     if (most > a.stride)
-        return Error{Code::invalid_argument,
-                     fmt::format("index_scores: need {} scores a row, have a stride of {}", most,
-                                 a.stride)};
+        return Error{
+            Code::invalid_argument,
+            fmt::format("index_scores: need {} scores a row, have a stride of {}", most, a.stride)};
     // Rows inside a range of blocks: a range's keys (at most 1 MiB) are then read from memory once.
     // Short contexts get shorter ranges, so that one decode row still occupies every thread.
     const int range = std::clamp(most / (4 * pool_.size()) / 64 * 64, 64, kScoreBlocks);
@@ -230,7 +240,8 @@ Status CpuOps::select_blocks(Stream&, const SelectBlocksArgs& a) {
         int32_t* out = a.blocks.device_pointer() + int64_t{r} * a.top;
         a.counts.device_pointer()[r] = std::min(complete, a.top);
         if (complete <= a.top) {
-            for (int b = 0; b < complete; ++b) out[b] = b;
+            for (int b = 0; b < complete; ++b)
+                out[b] = b;
             return;
         }
         kernels_.ops.select({a.scores.device_pointer() + r * a.stride, complete, a.top, out,

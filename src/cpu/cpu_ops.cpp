@@ -11,14 +11,20 @@
 namespace terrace {
 namespace {
 
-size_t up64(size_t n) { return (n + 63) / 64 * 64; }
-size_t floats(int64_t n) { return up64(static_cast<size_t>(n) * sizeof(float)); }
+size_t up64(size_t n) {
+    return (n + 63) / 64 * 64;
+}
+size_t floats(int64_t n) {
+    return up64(static_cast<size_t>(n) * sizeof(float));
+}
 
 // Rows of a hyper-connection taken at once: normed streams and gates of 64 rows of the real model
 // are 5 MiB, and a weight read from memory serves them all.
 constexpr int kHyperRows = 64;
 
-TypedRun typed(const PlainTensor& t) { return {t.data, static_cast<int>(t.dtype)}; }
+TypedRun typed(const PlainTensor& t) {
+    return {t.data, static_cast<int>(t.dtype)};
+}
 
 }  // namespace
 
@@ -69,8 +75,8 @@ CpuOps::Layout CpuOps::hyper_layout(int rows, int streams, int hidden, int rank)
     const int block = std::min(rows, kHyperRows);
     const int64_t wide = int64_t{streams} * hidden;
     Layout l;
-    l.shared = 2 * floats(block * wide) + floats(int64_t{block} * rank) +
-               floats(int64_t{block} * streams);
+    l.shared =
+        2 * floats(block * wide) + floats(int64_t{block} * rank) + floats(int64_t{block} * streams);
     return l;
 }
 
@@ -129,8 +135,8 @@ Status CpuOps::embed(Stream&, const EmbedArgs& a) {
     const auto hidden = static_cast<size_t>(a.hidden);
     tasks(a.rows, [&](int64_t r, int) {
         float* h = a.h.device_pointer() + static_cast<size_t>(r * a.streams) * hidden;
-        kernels_.ops.widen({typed(a.table), int64_t{a.tokens.device_pointer()[r]} * a.hidden,
-                            a.hidden, h});
+        kernels_.ops.widen(
+            {typed(a.table), int64_t{a.tokens.device_pointer()[r]} * a.hidden, a.hidden, h});
         for (int s = 1; s < a.streams; ++s)
             std::memcpy(h + static_cast<size_t>(s) * hidden, h, hidden * sizeof(float));
     });
@@ -191,10 +197,12 @@ Status CpuOps::linear(Stream&, const LinearArgs& a) {
                     activations_, {linear_scratch(), have_.linear});
     }
     if (n_plain == 0) return {};
-    // Outputs of all plain jobs as one list of groups: about 64 KiB of weights, or a cache line of y.
+    // Outputs of all plain jobs as one list of groups: about 64 KiB of weights, or a cache line of
+    // y.
     const int group = std::max(16, 32768 / in / 16 * 16);
     int64_t n_groups = 0;
-    for (size_t j = 0; j < n_plain; ++j) n_groups += (plain[j]->weight->out + group - 1) / group;
+    for (size_t j = 0; j < n_plain; ++j)
+        n_groups += (plain[j]->weight->out + group - 1) / group;
     tasks(n_groups, [&](int64_t task, int) {
         size_t j = 0;
         for (int64_t here; task >= (here = (plain[j]->weight->out + group - 1) / group); ++j)
@@ -208,7 +216,8 @@ Status CpuOps::linear(Stream&, const LinearArgs& a) {
     return {};
 }
 
-// ---- hyper-connections ---------------------------------------------------------------------------
+// ---- hyper-connections
+// ---------------------------------------------------------------------------
 
 Status CpuOps::hyper_read(Stream& stream, const HyperReadArgs& a) {
     const HyperWeights& w = *a.weights;
@@ -216,7 +225,8 @@ Status CpuOps::hyper_read(Stream& stream, const HyperReadArgs& a) {
     const bool with_inject = !a.inj.empty();
     TERRACE_TRY(LinearPieces::check(w.down, wide, a.rank, "hyper_read down"));
     TERRACE_TRY(LinearPieces::check(w.up, a.rank, wide, "hyper_read up"));
-    if (with_inject) TERRACE_TRY(LinearPieces::check(w.inject, wide, a.streams, "hyper_read inject"));
+    if (with_inject)
+        TERRACE_TRY(LinearPieces::check(w.inject, wide, a.streams, "hyper_read inject"));
     TERRACE_TRY(need("hyper_read", hyper_layout(a.rows, a.streams, a.hidden, a.rank)));
     const bool plain = w.down.kind == LinearKind::plain && w.up.kind == LinearKind::plain &&
                        (!with_inject || w.inject.kind == LinearKind::plain);
@@ -250,8 +260,8 @@ Status CpuOps::hyper_read(Stream& stream, const HyperReadArgs& a) {
         const auto mix = [&](int begin, int end) {
             for (int r = 0; r < n; ++r) {
                 const size_t at = static_cast<size_t>(r) * swide + static_cast<size_t>(begin);
-                kernels_.ops.mix({gates + at, normed + at, static_cast<size_t>(a.hidden),
-                                  a.streams, end - begin, x + int64_t{r} * a.hidden + begin});
+                kernels_.ops.mix({gates + at, normed + at, static_cast<size_t>(a.hidden), a.streams,
+                                  end - begin, x + int64_t{r} * a.hidden + begin});
             }
         };
         if (!plain) {  // some weight is quantised: whole linears, then the rest
@@ -261,8 +271,8 @@ Status CpuOps::hyper_read(Stream& stream, const HyperReadArgs& a) {
             l.rows = n;
             l.jobs[l.n_jobs++] = {&w.down, {mid, static_cast<size_t>(n) * srank}, a.rank};
             if (inj)
-                l.jobs[l.n_jobs++] = {&w.inject, {inj, static_cast<size_t>(n * a.streams)},
-                                      a.streams};
+                l.jobs[l.n_jobs++] = {
+                    &w.inject, {inj, static_cast<size_t>(n * a.streams)}, a.streams};
             TERRACE_TRY(linear(stream, l));
             activate_mid(0, a.rank);
             if (inj) activate_inj(0, a.streams);

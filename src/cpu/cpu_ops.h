@@ -68,9 +68,7 @@ class CpuOps final : public Ops {
 
     std::byte* linear_scratch() const { return scratch_.device_pointer(); }
     std::byte* shared_scratch() const { return linear_scratch() + have_.linear; }
-    float* row_scratch() const {
-        return reinterpret_cast<float*>(shared_scratch() + have_.shared);
-    }
+    float* row_scratch() const { return reinterpret_cast<float*>(shared_scratch() + have_.shared); }
     std::byte* thread_scratch(int worker) const {
         return shared_scratch() + have_.shared + have_.rows +
                have_.thread * static_cast<size_t>(worker);
@@ -117,12 +115,14 @@ class CpuOps final : public Ops {
 template <class F>
 void CpuOps::tasks(int64_t n, F&& fn) const {
     if (n <= 1 || pool_.size() == 1) {
-        for (int64_t i = 0; i < n; ++i) fn(i, 0);
+        for (int64_t i = 0; i < n; ++i)
+            fn(i, 0);
         return;
     }
     alignas(64) std::atomic<int64_t> next{0};
     pool_.run([&](int worker, int) {
-        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) fn(i, worker);
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;)
+            fn(i, worker);
     });
 }
 

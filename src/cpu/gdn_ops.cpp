@@ -1,6 +1,6 @@
 // Operations with a recurrent state on the CPU: CpuOps::gdn and ple_inject. Tasks and scratch; the
-// arithmetic is in gdn_conv.h and gdn_kernels.h. Engine thread only. A sequence's slot is touched by
-// that sequence's tasks alone, each its own channels or head. SPDX-License-Identifier: MIT
+// arithmetic is in gdn_conv.h and gdn_kernels.h. Engine thread only. A sequence's slot is touched
+// by that sequence's tasks alone, each its own channels or head. SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,13 +11,21 @@
 namespace terrace {
 namespace {
 
-size_t up64(size_t n) { return (n + 63) / 64 * 64; }
-size_t floats(int64_t n) { return up64(static_cast<size_t>(n) * sizeof(float)); }
+size_t up64(size_t n) {
+    return (n + 63) / 64 * 64;
+}
+size_t floats(int64_t n) {
+    return up64(static_cast<size_t>(n) * sizeof(float));
+}
 
 // Channels of a convolution task: 1 KiB of a row, so that prefill rows are read in whole lines.
 constexpr int kConvChannels = 256;
 
-TypedRun typed(const PlainTensor& t) { return {t.data, static_cast<int>(t.dtype)}; }
+static_assert(kGdnRows == kGdnChunk);
+
+TypedRun typed(const PlainTensor& t) {
+    return {t.data, static_cast<int>(t.dtype)};
+}
 
 double element(const PlainTensor& t, int64_t i) {
     if (t.dtype == DType::f32) {
@@ -38,8 +46,7 @@ Status check_taps(const char* op, int kernel) {
 
 }  // namespace
 
-CpuOps::Layout CpuOps::gdn_layout(int rows, int channels, int v_heads, int k_dim,
-                                  int v_dim) const {
+CpuOps::Layout CpuOps::gdn_layout(int rows, int channels, int v_heads, int k_dim, int v_dim) const {
     Layout l;
     l.shared = floats(int64_t{rows} * channels) + 2 * floats(int64_t{rows} * v_heads);
     l.thread = up64(gdn_scratch(k_dim, v_dim) * sizeof(float));
@@ -54,7 +61,8 @@ Status CpuOps::gdn(Stream&, const GdnArgs& a) {
                      fmt::format("gdn: {} value heads over {} key heads", a.v_heads, a.k_heads)};
     const int rows = a.step.n_rows;
     TERRACE_TRY(need("gdn", gdn_layout(rows, channels, a.v_heads, a.k_dim, a.v_dim)));
-    const auto schannels = static_cast<size_t>(channels), vw = static_cast<size_t>(a.v_heads * a.v_dim);
+    const auto schannels = static_cast<size_t>(channels),
+               vw = static_cast<size_t>(a.v_heads * a.v_dim);
     float* y = reinterpret_cast<float*>(shared_scratch());
     float* g = y + floats(int64_t{rows} * channels) / sizeof(float);
     float* beta = g + floats(int64_t{rows} * a.v_heads) / sizeof(float);
@@ -69,8 +77,8 @@ Status CpuOps::gdn(Stream&, const GdnArgs& a) {
             for (int r = first; r < std::min(rows, first + gate_rows); ++r)
                 for (int h = 0; h < a.v_heads; ++h) {
                     const int64_t at = int64_t{r} * a.v_heads + h;
-                    const double x = static_cast<double>(a.a.device_pointer()[at]) +
-                                     element(a.dt_bias, h);
+                    const double x =
+                        static_cast<double>(a.a.device_pointer()[at]) + element(a.dt_bias, h);
                     const double softplus = x > 30 ? x : std::log1p(std::exp(x));
                     g[at] = static_cast<float>(-std::exp(element(a.a_log, h)) * softplus);
                     beta[at] = static_cast<float>(
@@ -100,8 +108,8 @@ Status CpuOps::gdn(Stream&, const GdnArgs& a) {
         if (seq.n_rows < 1) return;
         const int h = static_cast<int>(task % a.v_heads), row0 = seq.row0;
         const float* u = y + static_cast<size_t>(row0) * schannels;
-        const size_t head = static_cast<size_t>(row0) * static_cast<size_t>(a.v_heads) +
-                            static_cast<size_t>(h);
+        const size_t head =
+            static_cast<size_t>(row0) * static_cast<size_t>(a.v_heads) + static_cast<size_t>(h);
         GdnTask t;
         t.q = u + h / group * a.k_dim;
         t.k = t.q + kw;
@@ -113,17 +121,30 @@ Status CpuOps::gdn(Stream&, const GdnArgs& a) {
         t.g = g + head;
         t.beta = beta + head;
         t.g_stride = static_cast<size_t>(a.v_heads);
-        t.rows = seq.n_rows;
         t.k_dim = a.k_dim;
         t.v_dim = a.v_dim;
         t.eps = a.eps;
         t.norm = typed(a.norm);
-        t.state = a.state.device_pointer() + (static_cast<size_t>(seq.slot) *
-                                                  static_cast<size_t>(a.v_heads) +
-                                              static_cast<size_t>(h)) *
-                                                 static_cast<size_t>(a.k_dim * a.v_dim);
+        t.state = a.state.device_pointer() +
+                  (static_cast<size_t>(seq.slot) * static_cast<size_t>(a.v_heads) +
+                   static_cast<size_t>(h)) *
+                      static_cast<size_t>(a.k_dim * a.v_dim);
         t.scratch = thread_floats(worker);
-        (seq.n_rows == 1 ? kernels_.ops.gdn_step : kernels_.ops.gdn_chunk)(t);
+        // A last run of one row takes the recurrent form, as it would in a call of its own.
+        const bool single = seq.n_rows % kGdnChunk == 1;
+        t.rows = seq.n_rows - (single ? 1 : 0);
+        if (t.rows > 0) kernels_.ops.gdn_chunk(t);
+        if (!single) return;
+        const auto last = static_cast<size_t>(t.rows);
+        t.q += last * t.stride;
+        t.k += last * t.stride;
+        t.v += last * t.stride;
+        t.z += last * t.z_stride;
+        t.out += last * t.z_stride;
+        t.g += last * t.g_stride;
+        t.beta += last * t.g_stride;
+        t.rows = 1;
+        kernels_.ops.gdn_step(t);
     });
     return {};
 }

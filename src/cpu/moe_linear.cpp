@@ -16,8 +16,9 @@ Status LinearPieces::check(const LinearWeight& w, int in, int out, const char* w
     if (w.kind == LinearKind::none)
         return Error{Code::invalid_argument, fmt::format("{}: the weight is missing", what)};
     if (w.in != in || w.out != out)
-        return Error{Code::invalid_argument, fmt::format("{}: need a weight of {} x {}, have {} x {}",
-                                                         what, out, in, w.out, w.in)};
+        return Error{
+            Code::invalid_argument,
+            fmt::format("{}: need a weight of {} x {}, have {} x {}", what, out, in, w.out, w.in)};
     if (w.kind == LinearKind::plain) {
         const DType t = w.plain.dtype;
         if (w.plain.data && w.plain.size >= int64_t{in} * out &&
@@ -28,8 +29,9 @@ Status LinearPieces::check(const LinearWeight& w, int in, int out, const char* w
                                  int64_t{in} * out, w.plain.size, to_string(t))};
     }
     const Exl3Tensor& t = w.exl3;
-    if (t.in == column_blocks_of(in) * kColumnBlock && t.out == column_blocks_of(out) * kColumnBlock &&
-        t.trellis && t.suh && t.svh && legal_n16(t.n16, t.codebook))
+    if (t.in == column_blocks_of(in) * kColumnBlock &&
+        t.out == column_blocks_of(out) * kColumnBlock && t.trellis && t.suh && t.svh &&
+        legal_n16(t.n16, t.codebook))
         return {};
     return Error{Code::unsupported,
                  fmt::format("{}: need EXL3 sizes {} x {} rounded up to 128, have {} x {} with {} "
@@ -60,9 +62,8 @@ void LinearPieces::pack(const LinearWeight& w, Input input, int row, const float
     std::memcpy(to + first, x + first, static_cast<size_t>(last - first) * sizeof(float));
 }
 
-void LinearPieces::columns(const LinearWeight& w, Input input, int block, float* y,
-                           size_t y_stride, std::byte* scratch, const LinearWeight* next,
-                           int next_block) const {
+void LinearPieces::columns(const LinearWeight& w, Input input, int block, float* y, size_t y_stride,
+                           std::byte* scratch, const LinearWeight* next, int next_block) const {
     if (w.kind == LinearKind::plain) {
         const int first = block * kColumnBlock;
         return dense_outputs(*kernels_, dense_weight(w), first,

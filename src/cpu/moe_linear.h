@@ -12,7 +12,9 @@
 namespace terrace {
 
 constexpr int kColumnBlock = 128;
-constexpr int column_blocks_of(int n) { return (n + kColumnBlock - 1) / kColumnBlock; }
+constexpr int column_blocks_of(int n) {
+    return (n + kColumnBlock - 1) / kColumnBlock;
+}
 
 // The dense form of a plain weight.
 DenseWeight dense_weight(const LinearWeight& weight);

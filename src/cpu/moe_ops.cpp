@@ -18,7 +18,9 @@
 namespace terrace {
 namespace {
 
-size_t up64(size_t n) { return (n + 63) / 64 * 64; }
+size_t up64(size_t n) {
+    return (n + 63) / 64 * 64;
+}
 
 // Bound of the [pairs][hidden] result buffer; the inputs take about twice that once more.
 constexpr size_t kMoeResultBytes = size_t{64} << 20;
@@ -35,7 +37,7 @@ struct CpuOps::MoePlan {
         int width = 0;
         int32_t first_task = 0;  // gate+up tasks before this group
     };
-    Group* groups = nullptr;    // [min(experts, rows * k) + 1]
+    Group* groups = nullptr;  // [min(experts, rows * k) + 1]
     int n_groups = 0, n_up_tasks = 0;
     int32_t* first_pair = nullptr;  // [experts + 1]
     int32_t* pair_row = nullptr;    // [pairs] row of the block
@@ -47,8 +49,9 @@ struct CpuOps::MoePlan {
     size_t total = 0;
 
     const Group& group_of_up_task(int32_t task) const {
-        const Group* g = std::upper_bound(groups, groups + n_groups, task,
-                                          [](int32_t t, const Group& x) { return t < x.first_task; });
+        const Group* g =
+            std::upper_bound(groups, groups + n_groups, task,
+                             [](int32_t t, const Group& x) { return t < x.first_task; });
         return g[-1];
     }
     LinearPieces::Input input(std::byte* base, size_t row_bytes, const Group& g) const {
@@ -84,10 +87,10 @@ struct CpuOps::MoePlan {
 };
 
 int CpuOps::moe_block_rows(int rows, int k, int hidden) const {
-    const size_t row = static_cast<size_t>(k + 1) * static_cast<size_t>(std::max(hidden, 1)) *
-                       sizeof(float);
-    return static_cast<int>(std::clamp<size_t>(kMoeResultBytes / row, 1,
-                                               static_cast<size_t>(std::max(rows, 1))));
+    const size_t row =
+        static_cast<size_t>(k + 1) * static_cast<size_t>(std::max(hidden, 1)) * sizeof(float);
+    return static_cast<int>(
+        std::clamp<size_t>(kMoeResultBytes / row, 1, static_cast<size_t>(std::max(rows, 1))));
 }
 
 CpuOps::Layout CpuOps::moe_layout(int rows, int k, int experts, int hidden, int width,
@@ -109,15 +112,16 @@ Status CpuOps::route(Stream&, const RouteArgs& a) {
     tasks(a.rows, [&](int64_t r, int) {
         kernels_.ops.route({a.logits.device_pointer() + r * a.experts, a.experts, a.k,
                             a.renormalise == Renormalise::yes ? 1 : 0,
-                            a.ids.device_pointer() + r * a.k, a.weights.device_pointer() + r * a.k});
+                            a.ids.device_pointer() + r * a.k,
+                            a.weights.device_pointer() + r * a.k});
     });
     return {};
 }
 
 Status CpuOps::moe(Stream& stream, const MoeArgs& a) {
     if (a.k < 1 || a.k > kMaxSlots)
-        return Error{Code::unsupported, fmt::format("moe: {} experts a row, at most {}", a.k,
-                                                    kMaxSlots)};
+        return Error{Code::unsupported,
+                     fmt::format("moe: {} experts a row, at most {}", a.k, kMaxSlots)};
     const int shared_width = a.shared ? a.shared_width : 0;
     TERRACE_TRY(need("moe", moe_layout(a.rows, a.k, a.table.n, a.hidden, a.width, shared_width)));
     const auto check = [&](const ExpertWeights& e, int width) -> Status {
@@ -128,8 +132,8 @@ Status CpuOps::moe(Stream& stream, const MoeArgs& a) {
     for (int64_t i = 0; i < int64_t{a.rows} * a.k; ++i) {
         const int id = a.ids.device_pointer()[i];
         if (id < 0 || id >= a.table.n)
-            return Error{Code::invalid_argument,
-                         fmt::format("moe: row {} asks for expert {} of {}", i / a.k, id, a.table.n)};
+            return Error{Code::invalid_argument, fmt::format("moe: row {} asks for expert {} of {}",
+                                                             i / a.k, id, a.table.n)};
         TERRACE_TRY(check(a.table.experts[id], a.width));
     }
     if (a.shared) {
@@ -148,7 +152,8 @@ Status CpuOps::moe(Stream& stream, const MoeArgs& a) {
         }
     }
     const int block = moe_block_rows(a.rows, a.k, a.hidden);
-    for (int r = 0; r < a.rows; r += block) moe_block(a, r, std::min(block, a.rows - r));
+    for (int r = 0; r < a.rows; r += block)
+        moe_block(a, r, std::min(block, a.rows - r));
     return {};
 }
 
@@ -159,7 +164,8 @@ void CpuOps::moe_plan(const MoeArgs& a, int first_row, int rows, MoePlan& p) con
     p.place(pieces_, shared_scratch(), rows, a.k, a.table.n, a.hidden, a.width,
             a.shared ? a.shared_width : 0);
     std::fill_n(p.first_pair, a.table.n + 1, 0);
-    for (int i = 0; i < slots; ++i) ++p.first_pair[ids[i] + 1];
+    for (int i = 0; i < slots; ++i)
+        ++p.first_pair[ids[i] + 1];
     for (int e = 0; e < a.table.n; ++e) {
         const int n = p.first_pair[e + 1];
         p.first_pair[e + 1] += p.first_pair[e];
@@ -175,7 +181,8 @@ void CpuOps::moe_plan(const MoeArgs& a, int first_row, int rows, MoePlan& p) con
     if (!a.shared) return;
     p.groups[p.n_groups++] = {a.shared, slots, rows, a.shared_width, p.n_up_tasks};
     p.n_up_tasks += column_blocks_of(a.shared_width);
-    for (int r = 0; r < rows; ++r) p.pair_row[slots + r] = r;
+    for (int r = 0; r < rows; ++r)
+        p.pair_row[slots + r] = r;
 }
 
 void CpuOps::moe_block(const MoeArgs& a, int first_row, int rows) {
@@ -202,10 +209,10 @@ void CpuOps::moe_block(const MoeArgs& a, int first_row, int rows) {
         const int pair = static_cast<int>(task / (2 * spans));
         const int begin = static_cast<int>(task % spans) * span;
         const bool is_up = task / spans % 2 != 0;
-        const auto* g = std::upper_bound(
-                            p.groups, p.groups + p.n_groups, pair,
-                            [](int i, const MoePlan::Group& y) { return i < y.first; }) -
-                        1;
+        const auto* g =
+            std::upper_bound(p.groups, p.groups + p.n_groups, pair,
+                             [](int i, const MoePlan::Group& y) { return i < y.first; }) -
+            1;
         pieces_.pack(is_up ? g->expert->up : g->expert->gate,
                      p.input(is_up ? p.up_in : p.gate_in, p.in_bytes, *g), pair - g->first,
                      x + int64_t{p.pair_row[pair]} * a.hidden, begin,
@@ -225,8 +232,8 @@ void CpuOps::moe_block(const MoeArgs& a, int first_row, int rows) {
         const int first = block * kColumnBlock, n = std::min(kColumnBlock, g.width - first);
         for (int r = 0; r < g.n; ++r) {
             float* h = gate + static_cast<size_t>(r) * swidest;
-            kernels_.ops.swiglu({h + first, up + static_cast<size_t>(r) * swidest + first,
-                                 h + first, n});
+            kernels_.ops.swiglu(
+                {h + first, up + static_cast<size_t>(r) * swidest + first, h + first, n});
             pieces_.pack(g.expert->down, p.input(p.down_in, p.down_bytes, g), r, h, block,
                          block + 1);
         }
@@ -237,8 +244,8 @@ void CpuOps::moe_block(const MoeArgs& a, int first_row, int rows) {
         const int block = static_cast<int>(task % in_blocks);
         pieces_.columns(g.expert->down, p.input(p.down_in, p.down_bytes, g), block,
                         p.result + static_cast<size_t>(g.first) * shidden, shidden,
-                        thread_scratch(worker),
-                        block + 1 < in_blocks ? &g.expert->down : nullptr, block + 1);
+                        thread_scratch(worker), block + 1 < in_blocks ? &g.expert->down : nullptr,
+                        block + 1);
     });
 
     const int col_tasks = (a.hidden + kCombineColumns - 1) / kCombineColumns;

@@ -617,6 +617,8 @@ RecurrentResult run_gdn(Rig& rig, const GdnCase& c) {
         append(state, case_numbers(c.seqs[i].seed, 25, 0, state_size, 0.2f));
         append(conv, case_numbers(c.seqs[i].seed, 26, 0, taps * channels));
     }
+    if (!c.state.empty()) state = c.state;
+    if (!c.conv_state.empty()) conv = c.conv_state;
     a.state = rig.upload(state);
     a.conv_state = rig.upload(conv);
     a.out = rig.poisoned<float>(rows * vw);

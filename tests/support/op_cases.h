@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -140,7 +141,8 @@ struct GdnCase {
     std::vector<SeqCase> seqs;
     int k_heads = 2, v_heads = 4, k_dim = 16, v_dim = 16, kernel = 4;
     DType dtype = DType::bf16;
-    float decay_bias = 0.0f;  // added to dt_bias: large = strong decay
+    float decay_bias = 0.0f;                         // added to dt_bias: large = strong decay
+    std::vector<float> state = {}, conv_state = {};  // of a single sequence; empty = of its seed
 };
 struct RecurrentResult {
     std::vector<std::vector<float>> out, state, conv;  // per sequence
