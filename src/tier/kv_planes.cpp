@@ -19,21 +19,23 @@ size_t PlaneGeometry::raw_bytes_per_token() const {
 size_t PlaneGeometry::pooled_bytes_per_token() const {
     return z(index_dim) * plane_bytes(type) / z(block_tokens);
 }
+size_t PlaneGeometry::pooled_bytes_per_page() const {
+    return z(kPageTokens / block_tokens) * raw_bytes_per_token();
+}
 
 Result<KvPlanes> KvPlanes::create(Device& device, Budget& budget, const PlaneGeometry& g) {
     KvPlanes planes;
     planes.geometry_ = g;
-    const size_t tokens = z(g.pages) * z(kPageTokens);
     for (int32_t i = 0; i < g.layers; ++i) {
-        const auto make = [&](Role role, size_t per_token) {
-            return allocate_charged(device, budget, role, tokens * per_token, MemSpace::device,
+        const auto make = [&](Role role, size_t page_bytes) {
+            return allocate_charged(device, budget, role, z(g.pages) * page_bytes, MemSpace::device,
                                     Fill::unspecified,
                                     fmt::format("attention layer {} of {}", i + 1, g.layers));
         };
         Layer layer;
-        TERRACE_ASSIGN(layer.kv, make(Role::kv, g.kv_bytes_per_token()));
-        TERRACE_ASSIGN(layer.raw, make(Role::raw_index, g.raw_bytes_per_token()));
-        TERRACE_ASSIGN(layer.pooled, make(Role::pooled_index, g.pooled_bytes_per_token()));
+        TERRACE_ASSIGN(layer.kv, make(Role::kv, z(kPageTokens) * g.kv_bytes_per_token()));
+        TERRACE_ASSIGN(layer.raw, make(Role::raw_index, z(kPageTokens) * g.raw_bytes_per_token()));
+        TERRACE_ASSIGN(layer.pooled, make(Role::pooled_index, g.pooled_bytes_per_page()));
         planes.layers_.push_back(std::move(layer));
     }
     return planes;
@@ -72,8 +74,8 @@ Status KvPlanes::copy_page(Stream& stream, PageId from, PageId to, int32_t n) co
         TERRACE_TRY(stream.copy(index_planes.raw + z(ix(to)) * raw_page,
                                 index_planes.raw + z(ix(from)) * raw_page,
                                 z(n) * g.raw_bytes_per_token()));
-        const size_t pooled_row = z(g.index_dim) * plane_bytes(g.type);
-        const size_t pooled_page = z(kPageTokens / g.block_tokens) * pooled_row;
+        const size_t pooled_row = g.raw_bytes_per_token();
+        const size_t pooled_page = g.pooled_bytes_per_page();
         TERRACE_TRY(stream.copy(index_planes.pooled + z(ix(to)) * pooled_page,
                                 index_planes.pooled + z(ix(from)) * pooled_page,
                                 z(whole + (rest > 0 ? 1 : 0)) * pooled_row));

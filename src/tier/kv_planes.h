@@ -23,7 +23,8 @@ struct PlaneGeometry {
 
     size_t kv_bytes_per_token() const;      // of one layer
     size_t raw_bytes_per_token() const;     // of one layer
-    size_t pooled_bytes_per_token() const;  // of one layer
+    size_t pooled_bytes_per_token() const;  // of one layer; rounded down if a block does not divide
+    size_t pooled_bytes_per_page() const;   // of one layer; exact
 };
 
 class KvPlanes {

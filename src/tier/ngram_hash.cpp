@@ -53,6 +53,7 @@ NgramHash NgramHash::derive(const ModelConfig& config, int32_t ple_index) {
 }
 
 void NgramHash::rows(std::span<const TokenId> ids, int64_t* out) const {
+    TERRACE_DCHECK(!ids.empty());
     const auto last = static_cast<int64_t>(ids.size()) - 1;
     // The token's own being the separator does not cut its context.
     int64_t mixed = int64_t{ids[static_cast<size_t>(last)]} * multipliers[0];

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/half.h"
 #include "exl3/ngram_codec.h"
@@ -123,14 +124,16 @@ Result<NgramTable> NgramTable::open(const Checkpoint& checkpoint, const std::str
             if (codec) {
                 // words = 1 + values * K / 16
                 const int64_t k16 = (t.shape[1] - 1) * 16;
-                table.trellis_bits_ = static_cast<int32_t>(k16 / table.row_values_);
-                if (table.trellis_bits_ < 1 || table.trellis_bits_ > 8 ||
-                    k16 % table.row_values_ != 0)
+                const int64_t bits = k16 / table.row_values_;
+                if (bits < 1 || bits > 8 || k16 % table.row_values_ != 0)
                     return Error{
                         Code::corrupt_data,
                         fmt::format("{}: {} has {} words a row: need 1 + {} K / 16, K 1..8",
                                     t.file->path().string(), t.name, t.shape[1],
                                     table.row_values_)};
+                table.trellis_bits_ = static_cast<int32_t>(bits);
+                if (Status s = check_ngram_shape(table.row_values_, table.trellis_bits_); !s)
+                    return s.error().in(t.file->path().string() + ": " + t.name);
             } else if (t.shape[1] != table.row_values_) {
                 return Error{
                     Code::corrupt_data,
@@ -155,9 +158,11 @@ Result<NgramTable> NgramTable::open(const Checkpoint& checkpoint, const std::str
         if (table.hash_.offsets[h] + table.hash_.primes[h] > rows)
             return Error{
                 Code::corrupt_data,
-                fmt::format("{}: head {} needs row {}, the table has {} rows: missing "
-                            "pieces?",
-                            base, h, table.hash_.offsets[h] + table.hash_.primes[h] - 1, rows)};
+                fmt::format("{}: head {} needs row {}, the table ends after {} rows with {}: is "
+                            "{} missing, or in a file that is?",
+                            table.shards_.back().tensor.file->path().string(), h,
+                            table.hash_.offsets[h] + table.hash_.primes[h] - 1, rows, names.back(),
+                            fmt::format("{}shard_{}.*", base, names.size()))};
     if (table.trellis_bits_ > 0) {
         const int64_t heads = table.hash_.heads();
         TERRACE_ASSIGN(const TensorView bias, checkpoint.require(base + "head_bias", {DType::f16},
@@ -173,7 +178,14 @@ Result<NgramTable> NgramTable::open(const Checkpoint& checkpoint, const std::str
     for (Shard& shard : table.shards_) {
         const TensorView& t = shard.tensor;
         if (placement == NgramPlacement::ram) {
-            shard.copy.assign(t.data, t.data + t.bytes);
+            try {
+                shard.copy.assign(t.data, t.data + t.bytes);
+            } catch (const std::bad_alloc&) {
+                return Error{Code::out_of_memory,
+                             fmt::format("n-gram table: {} needs {} bytes of memory, the system "
+                                         "refused: leave the table on disk (--ngram mapped)",
+                                         t.name, t.bytes)};
+            }
         } else if (placement == NgramPlacement::pread) {
             shard.fd = ::open(t.file->path().c_str(), O_RDONLY | O_CLOEXEC);
             if (shard.fd < 0)
