@@ -68,7 +68,7 @@ struct Exl3Kernels {
     void (*gemm_f32)(const Exl3GemmArgs&) = nullptr;
     // y = fwht128(sums) / sqrt(128) * svh + bias.
     void (*finish)(const Exl3FinishArgs&) = nullptr;
-    // Names for reports, such as "mul1 int16 K=4 direct"; static storage.
+    // Names for reports, such as "int16, decoded into the product"; static storage.
     const char* (*path_int16)(int n16, int rows) = nullptr;
     const char* (*path_f32)(int n16, int rows) = nullptr;
 };

@@ -119,14 +119,18 @@ TERRACE_INLINE void clear_sums(const Exl3GemmArgs& g) {
     std::memset(g.y, 0, static_cast<size_t>(g.rows) * 128 * sizeof(float));
 }
 
-template <class L>
-TERRACE_INLINE void add_int16(const int32_t* acc, const ActScale& s, float* y) {
-    alignas(64) int32_t columns[16];
-    L::reduce_int16(acc, columns);
+TERRACE_INLINE void add_columns(const int32_t* columns, const ActScale& s, float* y) {
     const int32_t centre = 510 * static_cast<int32_t>(s.sum);
     const V16 exact = to_float(sub(load_i(columns), set1_i(centre)));
     const V16 block = fma(set1(kMul1Rest), set1(s.sum), exact);
     store(y, fma(set1(s.scale * kMul1Inverse), block, load(y)));
+}
+
+template <class L>
+TERRACE_INLINE void add_int16(const int32_t* acc, const ActScale& s, float* y) {
+    alignas(64) int32_t columns[16];
+    L::reduce_int16(acc, columns);
+    add_columns(columns, s, y);
 }
 
 template <class L, int n16, int R>
@@ -172,6 +176,36 @@ void gemm_decoded(const Exl3GemmArgs& g) {
     });
 }
 
+// The same integers with a column per lane, for many rows.
+template <class L, int R>
+void dot_rows_columns(const void* sums, const uint8_t* act, const ActScale* scales, float* y) {
+    alignas(64) int32_t columns[R * 16];
+    L::template dot_columns<R>(sums, act, columns);
+    for (int r = 0; r < R; ++r)
+        add_columns(columns + 16 * r, scales[r], y + r * 128);
+}
+
+template <class L, int n16>
+void gemm_columns(const Exl3GemmArgs& g) {
+    clear_sums(g);
+    alignas(64) uint8_t sums[L::kSumBytes];
+    const auto* acts = static_cast<const uint8_t*>(g.acts);
+    for_tiles<n16>(g, [&](int kb, int b, const uint8_t* tile, size_t stride) {
+        L::template decode_columns<n16>(tile, stride, sums);
+        const size_t first = static_cast<size_t>(kb) * g.act_stride;
+        const uint8_t* act = acts + first * L::kActInt16;
+        const ActScale* scales = g.scales + first;
+        float* y = g.y + 16 * b;
+        int r = 0;
+        for (; r + 8 <= g.rows; r += 8)
+            dot_rows_columns<L, 8>(sums, act + r * L::kActInt16, scales + r, y + r * 128);
+        for (; r + 4 <= g.rows; r += 4)
+            dot_rows_columns<L, 4>(sums, act + r * L::kActInt16, scales + r, y + r * 128);
+        for (; r < g.rows; ++r)
+            dot_rows_columns<L, 1>(sums, act + r * L::kActInt16, scales + r, y + r * 128);
+    });
+}
+
 template <class L, int R>
 void dot_rows_f32(const float* values, const uint8_t* act, float* y) {
     alignas(64) float acc[R * L::kAccsF32];
@@ -208,6 +242,8 @@ using GemmFn = void (*)(const Exl3GemmArgs&);
 
 template <class L, int n16>
 TERRACE_INLINE GemmFn pick_int16(int rows) {
+    if constexpr (L::kColumnRows > 0)
+        if (rows >= L::kColumnRows) return gemm_columns<L, n16>;
     if constexpr (n16 % 16 == 0) {  // half-integer K is rare: one instance each
         switch (rows) {
             case 1:
@@ -271,7 +307,9 @@ inline void finish_block(const Exl3FinishArgs& f) {
     exl3_finish(f);
 }
 
-inline const char* path_int16(int n16, int rows) {
+template <class L>
+const char* path_int16(int n16, int rows) {
+    if (L::kColumnRows > 0 && rows >= L::kColumnRows) return "int16, decoded to columns";
     if (n16 % 16 == 0 && rows <= 4) return "int16, decoded into the product";
     return "int16, decoded to a buffer";
 }
@@ -289,7 +327,7 @@ constexpr Exl3Kernels exl3_kernels() {
     k.gemm_int16 = gemm_int16<L>;
     k.gemm_f32 = gemm_f32<L>;
     k.finish = finish_block;
-    k.path_int16 = path_int16;
+    k.path_int16 = path_int16<L>;
     k.path_f32 = path_f32;
     return k;
 }

@@ -16,6 +16,7 @@ struct Ymm {
     static constexpr size_t kActF32 = 1024;    // [8][2 vectors][even, odd][8] f32
     static constexpr int kAccs = 64;           // 32-bit partial sums of one row and column tile
     static constexpr int kAccsF32 = 128;       // the two vectors keep sums of their own
+    static constexpr int kColumnRows = 0;      // no column form
     static constexpr size_t kSumBytes = 4096;  // decoded column tile, byte sums
     static constexpr size_t kValueBytes = 8192;
 

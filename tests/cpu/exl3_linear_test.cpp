@@ -254,7 +254,7 @@ TEST_P(Exl3Linear, EqualsTheAvx2BitsForEveryFormat) {
     const KernelTable& avx2 = *select_kernels(IsaChoice::avx2);
     for (const auto& [n16, codebook] : every_format())
         for (const Activations form : {Activations::int16, Activations::f32})
-            for (const int rows : {1, 4, 6}) {
+            for (const int rows : {1, 4, 6, 13}) {
                 const Weight w =
                     make_weight(256, 128, n16, codebook, static_cast<uint64_t>(n16 + 1));
                 Random random(10);
@@ -277,14 +277,14 @@ TEST_P(Exl3Linear, ReadsNothingOutsideTheTrellis) {
         mprotect(map, page, PROT_NONE);
         mprotect(map + (pages + 1) * page, page, PROT_NONE);
         Random random(13);
-        const std::vector<float> x = random.normals(6 * 128);
+        const std::vector<float> x = random.normals(12 * 128);
         uint8_t* const front = map + page;
         uint8_t* const back = map + (pages + 1) * page - bytes;
         for (uint8_t* at : {front, back}) {
             std::memcpy(at, w.view.trellis, bytes);
             Exl3Tensor t = w.view;
             t.trellis = reinterpret_cast<const uint16_t*>(at);
-            for (const int rows : {1, 6})
+            for (const int rows : {1, 6, 12})
                 for (const Activations form : {Activations::int16, Activations::f32}) {
                     const std::vector<float> some(x.begin(), x.begin() + rows * 128);
                     ASSERT_TRUE(same_bits(run(*k, t, some, rows, {.form = form}),
