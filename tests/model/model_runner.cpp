@@ -143,4 +143,22 @@ float max_abs_difference(const float* a, const float* b, size_t n) {
     return worst;
 }
 
+double kl_divergence(const float* p, const float* q, size_t n) {
+    const auto log_sum = [n](const float* x) {
+        double top = -INFINITY, sum = 0;
+        for (size_t i = 0; i < n; ++i)
+            top = std::max(top, static_cast<double>(x[i]));
+        for (size_t i = 0; i < n; ++i)
+            sum += std::exp(static_cast<double>(x[i]) - top);
+        return top + std::log(sum);
+    };
+    const double lp = log_sum(p), lq = log_sum(q);
+    double kl = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const double log_p = static_cast<double>(p[i]) - lp;
+        kl += std::exp(log_p) * (log_p - (static_cast<double>(q[i]) - lq));
+    }
+    return kl;
+}
+
 }  // namespace terrace::test

@@ -79,5 +79,7 @@ class Golden {
 };
 
 float max_abs_difference(const float* a, const float* b, size_t n);
+// KL(softmax(p) || softmax(q)) in nats.
+double kl_divergence(const float* p, const float* q, size_t n);
 
 }  // namespace terrace::test
