@@ -40,7 +40,10 @@ class Machine {
                 break;
             case append_few:
             case append_many: {
-                const int32_t n = 1 + amount % (what == append_few ? 9 : 400);
+                // Half of the long ones end at a page's border: what is full can be shared.
+                const int32_t n = what == append_few ? 1 + amount % 9
+                                  : amount % 2 == 0  ? 1 + amount % 400
+                                                     : 256 - s->memory.length() % 256;
                 const bool room = pages_needed(before, *s, n) <= free_pages(before);
                 const Status r = rig_.append(*s, n);
                 failed = !r;
@@ -132,8 +135,11 @@ class Machine {
 void run(PlaneType type) {
     const int32_t pages = *rc::gen::inRange(1, 11);
     const int32_t slots = *rc::gen::inRange(1, 9);
-    const auto steps = *rc::gen::container<std::vector<Step>>(rc::gen::tuple(
-        rc::gen::inRange(0, kKinds), rc::gen::inRange(0, 64), rc::gen::inRange(0, 4000)));
+    // Three times the usual length, up to 300 steps: sharing a page and then going back into it
+    // takes several edits in the right order.
+    const auto steps = *rc::gen::scale(
+        3, rc::gen::container<std::vector<Step>>(rc::gen::tuple(
+               rc::gen::inRange(0, kKinds), rc::gen::inRange(0, 64), rc::gen::inRange(0, 4000))));
     Machine machine(pages, slots, type);
     for (const Step& step : steps)
         machine.step(step);
