@@ -15,7 +15,8 @@ endif()
 # fp-contract=off: a*b+c is fused only where the source says fma, so every backend and every
 # optimisation level computes the same bits.
 add_compile_options(-ffp-contract=off -fno-math-errno -Wall -Wextra -Wpedantic -Wshadow
-                    -Wnon-virtual-dtor -Woverloaded-virtual)
+                    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+                    $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
 if(TERRACE_WERROR)
   add_compile_options(-Werror)
 endif()

@@ -76,8 +76,7 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
                      static_cast<uint64_t>(planes.layers) * planes.kv_bytes_per_token())});
     plan.rows.push_back(
         {Role::raw_index, plane_tokens * planes.raw_bytes_per_token(), host, pages});
-    plan.rows.push_back(
-        {Role::pooled_index, plane_tokens * planes.pooled_bytes_per_token(), host, pages});
+    plan.rows.push_back({Role::pooled_index, pooled_bytes, host, pages});
     plan.rows.push_back({Role::state, static_cast<uint64_t>(states.slots) * states.bytes_per_slot(),
                          host,
                          fmt::format("{} slots (one per sequence and checkpoint)", states.slots)});

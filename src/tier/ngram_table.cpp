@@ -200,6 +200,30 @@ Result<NgramTable> NgramTable::open(const Checkpoint& checkpoint, const std::str
     return table;
 }
 
+Result<NgramTable> NgramTable::synthetic(const ModelConfig& config, int32_t ple_index,
+                                         Budget& budget) {
+    NgramTable table;
+    table.placement_ = NgramPlacement::ram;
+    table.row_values_ = config.ngram_head_dim();
+    table.row_bytes_ = 2 * table.row_values_;
+    table.hash_ = NgramHash::derive(config, ple_index);
+    table.rows_per_shard_ = table.hash_.rows_used();
+    table.scratch_.resize(static_cast<size_t>(table.row_bytes_));
+    Shard shard;
+    shard.tensor.bytes = static_cast<size_t>(table.rows_per_shard_ * table.row_bytes_);
+    TERRACE_ASSIGN(table.charge_, budget.reserve(Role::ngram, shard.tensor.bytes, "n-gram table"));
+    shard.copy.resize(shard.tensor.bytes);
+    uint64_t state = 1;
+    for (size_t i = 0; i < shard.copy.size(); i += 2) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const uint16_t bits =  // uniform in +-0.5
+            f32_to_bf16(static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-32f);
+        std::memcpy(&shard.copy[i], &bits, 2);
+    }
+    table.shards_.push_back(std::move(shard));
+    return table;
+}
+
 int64_t NgramTable::bytes() const {
     int64_t sum = 0;
     for (const Shard& s : shards_)
