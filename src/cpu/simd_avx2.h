@@ -81,18 +81,18 @@ TERRACE_INLINE void store_n(float* p, V16 v, int n) {
 }
 TERRACE_INLINE V16 load_f16_n(const uint16_t* p, int n) {
     uint16_t t[16] = {};
-    std::memcpy(t, p, static_cast<size_t>(n) * 2);
+    if (n > 0) std::memcpy(t, p, static_cast<size_t>(n) * 2);  // p may be null when n is 0
     return load_f16(t);
 }
 TERRACE_INLINE V16 load_bf16_n(const uint16_t* p, int n) {
     uint16_t t[16] = {};
-    std::memcpy(t, p, static_cast<size_t>(n) * 2);
+    if (n > 0) std::memcpy(t, p, static_cast<size_t>(n) * 2);  // p may be null when n is 0
     return load_bf16(t);
 }
 TERRACE_INLINE void store_f16_n(uint16_t* p, V16 v, int n) {
     uint16_t t[16];
     store_f16(t, v);
-    std::memcpy(p, t, static_cast<size_t>(n) * 2);
+    if (n > 0) std::memcpy(p, t, static_cast<size_t>(n) * 2);
 }
 
 // ---- arithmetic --------------------------------------------------------------------------------
