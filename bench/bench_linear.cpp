@@ -219,6 +219,10 @@ void run(const Settings& s) {
             }
     }
     if (s.only == "all" || s.only == "dense") {
+        // Normal numbers of magnitude below 2 in all three types: subnormals cost a hundred cycles
+        // each.
+        for (uint64_t& v : words)
+            v = (v & 0xbfffbfffbfffbfffu) | 0x2000200020002000u;
         fmt::print(
             "\n| kernels | type | rows | best ms | median ms | GFLOP/s | GB/s | of read |\n"
             "|---|---|---|---|---|---|---|---|\n");
