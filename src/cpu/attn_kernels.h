@@ -16,7 +16,7 @@ namespace terrace::TERRACE_ISA {
 struct AttendState {
     const uint8_t* k[kAttendPage];  // K of the task's KV head; V is half_bytes behind
     int n = 0;
-    float m[kAttendHeads], l[kAttendHeads];
+    alignas(64) float m[kAttendHeads], l[kAttendHeads];
     float* q = nullptr;    // [heads][wide], zeros behind head_dim
     float* acc = nullptr;  // [heads][wide]
     float* w = nullptr;    // [heads][kAttendPage] scores, then weights
@@ -127,7 +127,7 @@ template <bool kF32>
 static void attend_page(const AttendTask& a, AttendState& s) {
     if (s.n == 0) return;
     page_dots<kF32>(a, s);
-    float alpha[kAttendHeads];
+    alignas(64) float alpha[kAttendHeads] = {}, page_sum[kAttendHeads] = {};
     const V16 scale = set1(a.scale);
     for (int h = 0; h < a.n_heads; ++h) {
         float* w = s.w + h * kAttendPage;
@@ -146,10 +146,14 @@ static void attend_page(const AttendTask& a, AttendState& s) {
             store_some(w + t, p, s.n - t);
             sum = sum + p;
         }
-        alpha[h] = exp1(s.m[h] - m);
-        s.l[h] = s.l[h] * alpha[h] + reduce_add(sum);
+        alpha[h] = s.m[h] - m;
+        page_sum[h] = reduce_add(sum);
         s.m[h] = m;
     }
+    static_assert(kAttendHeads == 16);
+    const V16 keep = exp(load(alpha));  // of all heads at once
+    store(alpha, keep);
+    store(s.l, load(s.l) * keep + load(page_sum));
     constexpr int kCols =
         kTileB == 4 ? 4 : 1;  // 4 heads x 4 columns, or 4 x 1 with half the registers
     for (int i = 0; i < a.head_dim;) {
@@ -173,9 +177,9 @@ static void attend_typed(const AttendTask& a) {
     s.q = a.scratch;
     s.acc = s.q + kAttendHeads * s.wide;
     s.w = s.acc + kAttendHeads * s.wide;
+    store(s.l, zero());
     for (int h = 0; h < a.n_heads; ++h) {
         s.m[h] = -__builtin_inff();
-        s.l[h] = 0;
         for (int i = 0; i < s.wide; i += 16) {
             store(s.q + h * s.wide + i, load_some(a.q + h * a.head_dim + i, a.head_dim - i));
             store(s.acc + h * s.wide + i, zero());
@@ -190,9 +194,30 @@ static void attend_typed(const AttendTask& a) {
         for (int t = 0; t < tokens; ++t)
             s.k[s.n++] = at + static_cast<size_t>(t) * a.token_bytes;
     };
+    // Selected blocks are scattered: of a long context a page has one or two. So their lines are
+    // asked for some blocks ahead, into the second level: the first has too few buffers.
+    const auto fetch = [&](int i) {
+        const int block = a.blocks[i], on_page = block / a.blocks_per_page;
+        const uint8_t* at =
+            a.base + a.head_offset +
+            (static_cast<size_t>(a.table[on_page]) * static_cast<size_t>(a.blocks_per_page) +
+             static_cast<size_t>(block - on_page * a.blocks_per_page)) *
+                a.extent_bytes;
+        const int bytes = a.head_dim * (kF32 ? 4 : 2);
+        for (int t = 0; t < a.block_tokens; ++t, at += a.token_bytes)
+            for (int b = 0; b < bytes; b += 64) {
+                _mm_prefetch(reinterpret_cast<const char*>(at + b), _MM_HINT_T1);
+                _mm_prefetch(reinterpret_cast<const char*>(at + a.half_bytes + b), _MM_HINT_T1);
+            }
+    };
+    constexpr int kAhead = 4;
+    if (a.blocks)
+        for (int i = 0; i < kAhead && i < a.n_blocks; ++i)
+            fetch(i);
     int page = -1;
     for (int i = 0; i < a.n_blocks; ++i) {
         const int block = a.blocks ? a.blocks[i] : i;
+        if (a.blocks && i + kAhead < a.n_blocks) fetch(i + kAhead);
         if (block / a.blocks_per_page != page) {
             attend_page<kF32>(a, s);
             page = block / a.blocks_per_page;

@@ -257,13 +257,14 @@ Status CpuOps::attend(Stream&, const AttendArgs& a) {
         return Error{Code::unsupported,
                      fmt::format("attend: {} heads over {} KV heads", a.heads, kv_heads)};
     TERRACE_TRY(need("attend", attend_layout(hd)));
-    // A head's bits do not depend on its task, so the split may follow the thread count: few heads
-    // a task while threads would idle, more (K and V are converted once for all) when they do not.
+    // A head's bits do not depend on its task, so the split may follow the thread count: all heads
+    // of a group in one task, which reads K and V once, unless threads would idle.
     const int group = a.heads / kv_heads;
-    int chunk = std::min(group, 4);
-    while (chunk > 1 && int64_t{a.rows} * kv_heads * ((group + chunk - 1) / chunk) < pool_.size())
-        chunk /= 2;
-    const int chunks = (group + chunk - 1) / chunk;
+    int chunks = (group + kAttendHeads - 1) / kAttendHeads;
+    while (chunks < group && int64_t{a.rows} * kv_heads * chunks < pool_.size())
+        ++chunks;
+    const int chunk = (group + chunks - 1) / chunks;
+    chunks = (group + chunk - 1) / chunk;
     const auto shd = static_cast<size_t>(hd);
     const size_t head_bytes = shd * plane_bytes(a.kv.type);
     // Last rows first: with dense causal attention they are the longest.

@@ -36,18 +36,25 @@ static void conv_task(const ConvArgs& a) {
             return t >= 0 ? a.x + static_cast<size_t>(t) * a.stride + c0
                           : a.state + static_cast<size_t>(history + t) * a.stride + c0;
         };
-        for (int r = 0; r < a.rows; ++r)
+        for (int r = 0; r < a.rows; ++r) {
+            const float* from[kMaxTaps];
+            for (int j = 0; j < a.kernel; ++j)
+                from[j] = at_time(r - (a.kernel - 1 - j) * a.dilation);
+            // Rows are far apart (40 KiB in the real model), beyond the reach of the hardware.
+            if (r + 4 < a.rows)
+                for (int c = 0; c < n; c += 16)
+                    _mm_prefetch(reinterpret_cast<const char*>(at_time(r + 4) + c), _MM_HINT_T0);
             for (int c = 0; c < n; c += 16) {
                 const int left = n - c;
                 V16 sum = zero();
                 for (int j = 0; j < a.kernel; ++j)
-                    sum = fma(load_some(at_time(r - (a.kernel - 1 - j) * a.dilation) + c, left),
-                              load(w[j] + c), sum);
+                    sum = fma(load_some(from[j] + c, left), load(w[j] + c), sum);
                 V16 y = silu(sum);
                 const size_t at = static_cast<size_t>(r) * a.stride + static_cast<size_t>(c0 + c);
                 if (a.add) y = (load_some(a.base + at, left) + load_some(a.add + at, left)) + y;
                 store_some(a.y + at, y, left);
             }
+        }
         // Ascending: a row of the state is read (index i + rows) before it is overwritten (i).
         for (int i = 0; i < history; ++i) {
             const float* from = at_time(a.rows - history + i);

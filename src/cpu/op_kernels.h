@@ -137,7 +137,7 @@ inline constexpr int kSelectCandidates = 16384;  // what passes the bound, else 
 inline constexpr int kSelectScratch = kSelectGroups + 2 * kSelectCandidates + 2048;
 
 // One row, one KV head, some of its query heads (model spec 3.4.5).
-inline constexpr int kAttendHeads = 8;  // query heads of a task, at most
+inline constexpr int kAttendHeads = 16;  // query heads of a task, at most
 inline constexpr int kAttendPage = 256;
 struct AttendTask {
     const float* q = nullptr;     // [n_heads][head_dim]

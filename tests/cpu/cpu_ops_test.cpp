@@ -229,14 +229,14 @@ TEST(QsaPrepare, MatchesReference) {
 TEST(QsaPrepare, AnglesAreRightAtFourMillionTokens) {
     QsaCase c = qsa_case(shapes()[0], PlaneType::f32, {});
     c.theta = 1e6f;
-    // Pages up to there would not fit; the position is what the block table says it is not.
-    c.seqs = {{21, 65533, 4}};
+    c.seqs = {{21, 4'000'000, 4}};
+    c.mapped_pages = 3;  // four million tokens of planes would not fit
     conforms(
         [&](Rig& rig) {
             QsaPrepared p = run_qsa_prepare(rig, c);
             return Lists{p.q, p.iq, p.k};
         },
-        1e-12, "position 65533");
+        1e-12, "position 4000000");
 }
 
 TEST(QsaPool, MatchesReference) {
@@ -546,6 +546,21 @@ TEST(Moe, RowHasTheSameBitsAloneAndInABatch) {
             expect_equal_bits(run_moe(first_rig(), one),
                               slice(all, static_cast<size_t>(row) * hidden, hidden), "y");
         }
+    }
+}
+
+TEST(Moe, LongCallsInBlocksOfRowsGiveTheSameBits) {
+    // 64 MiB of results are 455 rows here, so the last rows are in a second block.
+    MoeCase c{.rows = 460, .hidden = 4096, .width = 4, .experts = 9, .k = 8};
+    c.kind = ExpertKind::plain;
+    c.with_shared = false;
+    const auto all = run_moe(first_rig(), c);
+    for (int row : {0, 454, 455, 459}) {
+        MoeCase one = c;
+        one.first = row;
+        one.rows = 1;
+        expect_equal_bits(run_moe(first_rig(), one),
+                          slice(all, static_cast<size_t>(row) * 4096, 4096), "y");
     }
 }
 

@@ -43,7 +43,8 @@ struct Step {
 };
 
 // Pages of all sequences in one shuffled order, with a hole of one unused page per sequence.
-Step make_step(Rig& rig, const std::vector<SeqCase>& cases, uint64_t page_seed) {
+Step make_step(Rig& rig, const std::vector<SeqCase>& cases, uint64_t page_seed,
+               int mapped_pages = 0) {
     Step step;
     std::vector<int32_t> row_seq;
     int row0 = 0, total = 0;
@@ -57,14 +58,15 @@ Step make_step(Rig& rig, const std::vector<SeqCase>& cases, uint64_t page_seed) 
         row0 += c.rows;
         total += pages;
     }
-    step.n_pages = total + static_cast<int>(cases.size());
+    step.n_pages = (mapped_pages ? mapped_pages : total) + static_cast<int>(cases.size());
     std::vector<int32_t> physical(static_cast<size_t>(step.n_pages));
     std::iota(physical.begin(), physical.end(), 0);
     Random random(page_seed);
     for (size_t i = physical.size(); i > 1; --i)
         std::swap(physical[i - 1],
                   physical[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
-    step.table.assign(physical.begin(), physical.begin() + total);
+    for (int i = 0; i < total; ++i)
+        step.table.push_back(physical[static_cast<size_t>(mapped_pages ? i % mapped_pages : i)]);
     step.rows = {row0, static_cast<int32_t>(cases.size()), rig.upload(step.seqs),
                  rig.upload(step.table), rig.upload(row_seq)};
     return step;
@@ -412,7 +414,7 @@ std::vector<std::vector<float>> run_linear(Rig& rig, const LinearCase& c) {
 }
 
 QsaPrepared run_qsa_prepare(Rig& rig, const QsaCase& c) {
-    const Step step = make_step(rig, c.seqs, c.page_seed);
+    const Step step = make_step(rig, c.seqs, c.page_seed, c.mapped_pages);
     const Planes planes = make_planes(rig, c, step, Filled::none, Filled::none, Filled::none);
     const size_t rows = static_cast<size_t>(step.rows.n_rows), hd = static_cast<size_t>(c.head_dim),
                  id = static_cast<size_t>(c.index_dim), heads = static_cast<size_t>(c.heads),

@@ -122,6 +122,7 @@ struct QsaCase {
     bool select_all = false;       // list every complete block although `blocks` could be empty
     int first_row = 0, rows = -1;  // slab; -1 = all
     uint64_t page_seed = 1;        // physical placement
+    int mapped_pages = 0;          // when not 0, logical pages share so many physical ones in turn
 };
 struct QsaPrepared {
     std::vector<float> q, iq, k, v, raw;
