@@ -61,6 +61,9 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
     const StateGeometry states = Model::state_geometry(c, 2 * o.max_seqs);
     const uint64_t plane_tokens =
         static_cast<uint64_t>(planes.layers) * static_cast<uint64_t>(planes.pages) * kPageTokens;
+    const uint64_t pooled_bytes = static_cast<uint64_t>(planes.layers) *
+                                  static_cast<uint64_t>(planes.pages) *
+                                  planes.pooled_bytes_per_page();
     const std::string pages =
         fmt::format("{} layers x {} pages of {} tokens", planes.layers, planes.pages, kPageTokens);
     const char* host = "host memory";

@@ -264,8 +264,12 @@ class Binder {
         WeightClass& table = w_.classes["n-gram table"];
         for (const TensorView& t : dir_.checkpoint().with_prefix(w.table_prefix)) {
             seen_.insert(t.name);
+            // Hash constants and biases are small and always in memory.
+            if (t.shape.size() != 2 || t.name.ends_with("head_bias")) {
+                w_.classes[cls].bytes += static_cast<int64_t>(t.bytes);
+                continue;
+            }
             table.bytes += static_cast<int64_t>(t.bytes);
-            if (t.shape.size() != 2 || t.name.ends_with("head_bias")) continue;
             ++table.tensors;
             table.values += t.dtype == DType::i16 ? t.shape[0] * c_.ngram_head_dim() : t.elements();
         }
