@@ -4,9 +4,9 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
 #include <vector>
 
+#include "text/merge_sort.h"
 #include "text/utf8.h"
 
 namespace terrace {
@@ -84,10 +84,9 @@ std::string_view normalize(std::string_view utf8, Normalization form, std::strin
         while (end < points.size() && combining_class(points[end]) != 0)
             ++end;
         if (end - i > 1)
-            std::stable_sort(
-                points.begin() + static_cast<ptrdiff_t>(i),
-                points.begin() + static_cast<ptrdiff_t>(end),
-                [](int32_t a, int32_t b) { return combining_class(a) < combining_class(b); });
+            merge_sort(points, i, end, [](int32_t a, int32_t b) {
+                return combining_class(a) < combining_class(b);
+            });
         i = end;
     }
     auto count = static_cast<utf8proc_ssize_t>(points.size());

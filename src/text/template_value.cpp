@@ -322,6 +322,10 @@ Value Value::list(std::vector<Value> items, Sequence kind) {
     return v;
 }
 
+Value Value::dict() {
+    return dict(Dict{});
+}
+
 Value Value::dict(Dict entries) {
     int below = 0;
     uint64_t weight = 1;

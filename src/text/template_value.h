@@ -19,21 +19,7 @@
 
 namespace terrace {
 
-class Value;
-
-class Dict {
-  public:
-    using Entry = std::pair<std::string, Value>;
-
-    const Value* find(std::string_view key) const;
-    void set(std::string key, Value value);  // replaces in place, or appends
-    const std::vector<Entry>& entries() const { return entries_; }
-    size_t size() const { return entries_.size(); }
-
-  private:
-    std::vector<Entry> entries_;
-    std::unordered_map<std::string, size_t> index_;  // kept only above a handful of entries
-};
+class Dict;
 
 // Base of what only the engine makes: loop, namespace, macros, functions.
 struct TemplateObject {
@@ -73,7 +59,8 @@ class Value {
 
     static Value undefined();
     static Value list(std::vector<Value> items, Sequence kind = Sequence::list);
-    static Value dict(Dict entries = {});
+    static Value dict();  // empty
+    static Value dict(Dict entries);
     // Errors: not JSON, or nested deeper than kMaxDepth. Integers beyond 64 bits become real.
     static Result<Value> from_json(std::string_view json, std::string_view where = "JSON");
 
@@ -118,15 +105,31 @@ class Value {
         int depth;
         uint64_t weight;
     };
-    struct DictData {
-        Dict entries;
-        int depth;
-        uint64_t weight;
-    };
+    struct DictData;
     std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
                  std::shared_ptr<ListData>, std::shared_ptr<DictData>,
                  std::shared_ptr<TemplateObject>>
         data_;
+};
+
+class Dict {
+  public:
+    using Entry = std::pair<std::string, Value>;
+
+    const Value* find(std::string_view key) const;
+    void set(std::string key, Value value);  // replaces in place, or appends
+    const std::vector<Entry>& entries() const { return entries_; }
+    size_t size() const { return entries_.size(); }
+
+  private:
+    std::vector<Entry> entries_;
+    std::unordered_map<std::string, size_t> index_;  // kept only above a handful of entries
+};
+
+struct Value::DictData {
+    Dict entries;
+    int depth;
+    uint64_t weight;
 };
 
 // Python's ==; numbers compare across kinds.
