@@ -1,5 +1,5 @@
-// Generates two texts at once with the C++ API: generate_cpp MODEL_DIR. SPDX-License-Identifier:
-// MIT
+// Generates two texts at once with the C++ API: generate_cpp MODEL_DIR.
+// SPDX-License-Identifier: MIT
 #include <iostream>
 
 #include "terrace/terrace.hpp"

@@ -1,6 +1,7 @@
 // One line to stderr per event, level chosen once at start. Any thread. Never used inside the
 // decode step. `warn` is for anything that ended up slower or smaller than asked (no silent
-// fallback). SPDX-License-Identifier: MIT
+// fallback).
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <string_view>
 

@@ -13,8 +13,8 @@
 namespace terrace {
 namespace {
 
-// About 50 us at 3 GHz: longer than the gap between two operations of a decode step, shorter than
-// anything a person or a power meter would notice.
+// 20 to 130 us (a pause takes 40 cycles on older processors, 140 on newer): longer than the gap
+// between two operations of a decode step, shorter than anything a person or a power meter notices.
 constexpr int kSpins = 2000;
 
 std::vector<int> allowed_cpus() {

@@ -1,7 +1,8 @@
 // Sparse attention between its projections on the CPU: CpuOps::qsa_prepare, qsa_pool, index_scores,
 // select_blocks and attend. What a task is, and which memory it may touch; the arithmetic is in
 // attn_kernels.h, attn_rope.h and select_kernels.h. Engine thread only. Planes are reached through
-// block tables; a task never writes what another one reads. SPDX-License-Identifier: MIT
+// block tables; a task never writes what another one reads.
+// SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // Sixteen reductions at once: out[4*l + m] = reduce_add(v[4*m + l]), with the bits of reduce_add
 // (distance 8, 4, 2, 1). Thirty shuffles for sixteen sums instead of four dependent steps for each.
-// Included by the isa_*.cpp files only. SPDX-License-Identifier: MIT
+// Included by the isa_*.cpp files only.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/simd_common.h"
 

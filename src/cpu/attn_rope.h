@@ -1,6 +1,7 @@
 // Norm and rotary embedding of one head vector, and the block mean of raw index keys (model spec
 // 3.2, 3.4.1, 3.4.2). Included by the isa_*.cpp files only. Angles come from the caller, computed
-// in double once per row. SPDX-License-Identifier: MIT
+// in double once per row.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/hyper_rows.h"
 

@@ -1,6 +1,7 @@
 // Causal depthwise convolution with SiLU over V16 channels, with its state (model spec 3.6 and
 // 3.7.2). Included by the isa_*.cpp files only. Taps are summed oldest first, fused. Rows run
-// inside a block of 64 channels, so that the last taps stay in L1. SPDX-License-Identifier: MIT
+// inside a block of 64 channels, so that the last taps stay in L1.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/hyper_rows.h"
 

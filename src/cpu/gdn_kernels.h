@@ -4,7 +4,8 @@
 // Chunk form: V' is solved directly from (I + A) V' = beta (V - exp(G) K S), one triangular solve
 // instead of two, since chunks of a head run in order anyway. G is summed in double and only
 // differences G_i - G_j <= 0 are exponentiated. Every product element has one k-ascending order;
-// tiles are a matter of registers. SPDX-License-Identifier: MIT
+// tiles are a matter of registers.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/attn_reduce.h"
 #include "cpu/hyper_rows.h"

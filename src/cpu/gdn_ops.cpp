@@ -1,6 +1,7 @@
 // Operations with a recurrent state on the CPU: CpuOps::gdn and ple_inject. Tasks and scratch; the
 // arithmetic is in gdn_conv.h and gdn_kernels.h. Engine thread only. A sequence's slot is touched
-// by that sequence's tasks alone, each its own channels or head. SPDX-License-Identifier: MIT
+// by that sequence's tasks alone, each its own channels or head.
+// SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include <algorithm>

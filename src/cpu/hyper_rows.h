@@ -1,6 +1,7 @@
 // Row kernels over V16: widening, norms, gated mixing, SwiGLU, weighted sums. Included by the
 // isa_*.cpp files only. Sums of squares run over four accumulators, 64 elements a turn, and are
-// joined (0+1)+(2+3): the same tree for a row wherever it is. SPDX-License-Identifier: MIT
+// joined (0+1)+(2+3): the same tree for a row wherever it is.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/op_kernels.h"
 #include "cpu/simd_common.h"

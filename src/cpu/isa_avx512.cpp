@@ -1,6 +1,7 @@
 // Kernels compiled for AVX-512 F, BW, VL, DQ and VNNI. EXL3 tiles are decoded in 256-bit registers
 // here: cutting states out of a 512-bit one needs VBMI (isa_vbmi.cpp). See simd_common.h for what
-// this file may include. SPDX-License-Identifier: MIT
+// this file may include.
+// SPDX-License-Identifier: MIT
 #define TERRACE_ISA avx512
 #include "cpu/isa_tables.h"
 #include "cpu/simd_avx512.h"

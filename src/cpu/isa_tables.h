@@ -1,5 +1,6 @@
 // The tables that the isa_*.cpp files define, for kernels.cpp only. Constant initialised: reading
-// one runs no code of its instruction set. SPDX-License-Identifier: MIT
+// one runs no code of its instruction set.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/kernels.h"
 

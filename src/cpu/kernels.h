@@ -6,7 +6,8 @@
 // a row's bits do not depend on how many rows share the call.
 //
 // This header is also read by the isa_*.cpp files, so it holds plain types only (see
-// simd_common.h). SPDX-License-Identifier: MIT
+// simd_common.h).
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <cstddef>
 #include <cstdint>

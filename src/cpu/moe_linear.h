@@ -1,7 +1,8 @@
 // One face for EXL3 and plain weights where an operation has its own schedule: an input row is
 // packed once (EXL3: transform; plain: a copy), then any thread computes any 128 columns. Thin
 // wrappers over exl3_linear.h and dense_linear.h, whose rules on bits hold. Any thread; nothing is
-// allocated. SPDX-License-Identifier: MIT
+// allocated.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <cstddef>
 

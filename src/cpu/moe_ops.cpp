@@ -7,7 +7,8 @@
 //   down     (group, 128 columns) into one result per pair
 //   combine  per row: slots ascending, then the shared expert
 // Invariant: a pair's results depend on its row and expert only, so neither grouping nor the split
-// of long calls into blocks of rows changes a bit. SPDX-License-Identifier: MIT
+// of long calls into blocks of rows changes a bit.
+// SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -5,7 +5,8 @@
 // compared as monotonic 32-bit keys. Blocks: lane-wise maxima of 4096 groups give a lower bound of
 // the answer's last score (`top` groups reach it, so `top` elements do); usually little more than
 // `top` elements pass it, and only those are sorted out by three radix passes. When too many pass
-// (ties), the radix passes read all n scores instead. SPDX-License-Identifier: MIT
+// (ties), the radix passes read all n scores instead.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/hyper_rows.h"
 

@@ -1,6 +1,7 @@
 // Functions over V16 that are written once: signs, exp and its relatives, the 128-point Hadamard
 // transform. Included at the end of simd_avx2.h and simd_avx512.h; the bits are equal on both
-// because only their primitives are used, in a fixed order. SPDX-License-Identifier: MIT
+// because only their primitives are used, in a fixed order.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/simd_common.h"
 

@@ -4,7 +4,8 @@
 //
 // Accumulators leave as one vector of 8 partial sums per unit c, [c q0][c q1][c+8 q0][c+8 q1] and
 // the same for q2, q3; reduce_* adds the partials. Reads exactly the tile's bytes, at any
-// alignment. SPDX-License-Identifier: MIT
+// alignment.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/simd_common.h"
 #include "cpu/trellis_tables.h"

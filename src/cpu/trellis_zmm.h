@@ -1,7 +1,8 @@
 // EXL3 tiles in 512-bit registers with VBMI and VNNI: the same steps as trellis_ymm.h, two columns
 // (and their + 8) per register pair, states cut by byte permute and multishift. Layout: ZmmGroup in
 // trellis_tables.h. Integer results are exact, and every f32 chain has the order of the 256-bit
-// one, so the bits are equal. SPDX-License-Identifier: MIT
+// one, so the bits are equal.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "cpu/simd_common.h"
 #include "cpu/trellis_tables.h"

@@ -1,5 +1,6 @@
 // The C API over Engine: converts structs, holds the lock, keeps each request's events apart, and
-// lets no exception out. SPDX-License-Identifier: MIT
+// lets no exception out.
+// SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include <deque>

@@ -1,5 +1,6 @@
 // What a user may ask of an engine, as plain values; the command line, the environment and the C
-// API all fill these. Nothing here reads the environment. SPDX-License-Identifier: MIT
+// API all fill these. Nothing here reads the environment.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -4,7 +4,8 @@
 // only.
 //
 // Order: bias, penalties, (greedy: arg max, ties to the lower id), temperature, top-k, top-p,
-// min-p, draw. Candidates are ordered by logit, ties by lower id. SPDX-License-Identifier: MIT
+// min-p, draw. Candidates are ordered by logit, ties by lower id.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <span>
 #include <vector>

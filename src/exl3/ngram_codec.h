@@ -4,7 +4,8 @@
 //
 //   value[i] = code(state i) * scale + head_bias[i]
 // Sizes are a property of the table: check them once with check_ngram_shape; the row functions
-// assume that they are legal and never check. SPDX-License-Identifier: MIT
+// assume that they are legal and never check.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
 

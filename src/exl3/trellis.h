@@ -5,7 +5,8 @@
 // weight K (16, 32 .. 128, or 24, 40 .. 120 for the half-integer K of mul1). The ring runs through
 // 32-bit little-endian words from the most significant bit down; seen as 16-bit words, the odd one
 // of each pair comes first. Every bit pattern is a valid tile. Invariant: tiles are read 16 bits at
-// a time, since files align them to 2 bytes only. SPDX-License-Identifier: MIT
+// a time, since files align them to 2 bytes only.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
 

@@ -4,7 +4,8 @@
 //
 // SearchTables is read-only after construction and may be shared by threads; a TileSearch belongs
 // to one thread at a time and reuses its memory from call to call. Invariant: the result depends on
-// target, n16 and codebook only; all kernels give the same states. SPDX-License-Identifier: MIT
+// target, n16 and codebook only; all kernels give the same states.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <array>
 #include <cstddef>

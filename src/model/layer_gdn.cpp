@@ -1,5 +1,6 @@
 // Gated delta net layer (model spec 3.6): projections, convolution and delta rule, output
-// projection. SPDX-License-Identifier: MIT
+// projection.
+// SPDX-License-Identifier: MIT
 #include "model/buffers.h"
 
 namespace terrace {

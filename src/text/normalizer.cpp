@@ -1,12 +1,13 @@
 // See normalizer.h. Character data come from utf8proc; its composition pass is linear and is used
-// as it is. SPDX-License-Identifier: MIT
+// as it is.
+// SPDX-License-Identifier: MIT
 #include "text/normalizer.h"
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <vector>
 
-#include "text/merge_sort.h"
 #include "text/utf8.h"
 
 namespace terrace {
@@ -84,9 +85,10 @@ std::string_view normalize(std::string_view utf8, Normalization form, std::strin
         while (end < points.size() && combining_class(points[end]) != 0)
             ++end;
         if (end - i > 1)
-            merge_sort(points, i, end, [](int32_t a, int32_t b) {
-                return combining_class(a) < combining_class(b);
-            });
+            std::stable_sort(
+                points.begin() + static_cast<std::ptrdiff_t>(i),
+                points.begin() + static_cast<std::ptrdiff_t>(end),
+                [](int32_t a, int32_t b) { return combining_class(a) < combining_class(b); });
         i = end;
     }
     auto count = static_cast<utf8proc_ssize_t>(points.size());

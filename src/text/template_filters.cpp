@@ -8,7 +8,6 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "text/merge_sort.h"
 #include "text/template_runtime.h"
 #include "text/template_text.h"
 
@@ -47,7 +46,7 @@ Value sorted(Runtime& rt, const std::vector<Value>& items, const Key& key, bool 
     for (const Value& v : items)
         keyed.emplace_back(key(v), v);
     rt.charge(keyed.size());
-    merge_sort(keyed, 0, keyed.size(), [&](const auto& a, const auto& b) {
+    std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
         return reverse ? rt.less(b.first, a.first) : rt.less(a.first, b.first);
     });
     std::vector<Value> out;

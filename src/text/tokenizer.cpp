@@ -1,6 +1,7 @@
 // See tokenizer.h. The per-thread word cache is direct-mapped: 16384 entries of 64 bytes, keyed by
 // the word's bytes themselves and the tokenizer's serial number, so a hit is never wrong and
-// nothing is shared between threads. SPDX-License-Identifier: MIT
+// nothing is shared between threads.
+// SPDX-License-Identifier: MIT
 #include "text/tokenizer.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,7 @@
 // What an engine will take, before it takes it: one row per role, as a value that prints as a
 // table. After loading, the same rows are filled from the Budget; a test holds the two equal to the
-// byte. SPDX-License-Identifier: MIT
+// byte.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <string>
 #include <vector>

@@ -2,7 +2,8 @@
 // At real size the table is 30 to 95 GiB and a token reads 16 random rows of 102 to 320 bytes, so
 // it stays where it is: mapped, read by pread, or copied to memory. gather() is called before a
 // step's compute starts, by the engine thread; it allocates nothing. Placement never changes a
-// value. SPDX-License-Identifier: MIT
+// value.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include <memory>
 #include <span>

@@ -1,6 +1,7 @@
 // Replaces the global operator new of the test binary by one that counts, so that a test can say
 // that an operation did not allocate, on whatever thread. In a file of its own: inlined into a
-// test, the compiler takes malloc and delete for a mismatch. SPDX-License-Identifier: MIT
+// test, the compiler takes malloc and delete for a mismatch.
+// SPDX-License-Identifier: MIT
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,7 @@
 // Conformance of a backend to the scalar reference, and the promises of the contract: bits that do
 // not depend on batch mates, threads, instruction set, page placement or slabs; no allocation after
-// reserve(). A second backend is one more entry in backends(). SPDX-License-Identifier: MIT
+// reserve(). A second backend is one more entry in backends().
+// SPDX-License-Identifier: MIT
 #include "cpu/cpu_ops.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
 // The engine on the demo model: what a request gets does not depend on its neighbours; stops,
-// limits, cancellation, bad requests; memory as planned. SPDX-License-Identifier: MIT
+// limits, cancellation, bad requests; memory as planned.
+// SPDX-License-Identifier: MIT
 #include <gmock/gmock.h>
 
 #include "engine/engine_support.h"

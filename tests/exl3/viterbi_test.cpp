@@ -1,5 +1,6 @@
 // The search against the oracle's errors, the published table, and itself on other instruction
-// sets. SPDX-License-Identifier: MIT
+// sets.
+// SPDX-License-Identifier: MIT
 #include "exl3/viterbi.h"
 
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 //
 // Selection: where the recorded gap between the last chosen and the first rejected block lies
 // between 0 and 1e-5, rounding may flip a block; rows of that case from there on are then skipped
-// and counted. Exact ties (gap 0) go to the lower block and must match. SPDX-License-Identifier:
-// MIT
+// and counted. Exact ties (gap 0) go to the lower block and must match.
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "model/model_runner.h"
 

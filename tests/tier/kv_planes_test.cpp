@@ -1,5 +1,6 @@
 // Layout, charges and page copies of the K/V, raw and pooled planes. Expected addresses are
-// computed here, per token, from the layout that the header states. SPDX-License-Identifier: MIT
+// computed here, per token, from the layout that the header states.
+// SPDX-License-Identifier: MIT
 #include "tier/kv_planes.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
 // The scalar reference backend. Allocates freely and is single-threaded: an oracle, and what runs
-// on a machine without AVX2 (the caller prints that). SPDX-License-Identifier: MIT
+// on a machine without AVX2 (the caller prints that).
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "ops/ops.h"
 
