@@ -95,7 +95,7 @@ Command logits_command() {
         .preset = "--prefill-chunk";
     c.flags
         .integer("decode-from", o->decode_from, 0, INT32_MAX,
-                 "The first K tokens as a prompt, the rest one by one")
+                 "The first N tokens as a prompt, the rest one by one")
         .preset = "all as a prompt";
     add_common_flags(c.flags, o->common, ModelFlag::required);
     adapt_presets(c.flags, o->common, "1", "number of tokens");
