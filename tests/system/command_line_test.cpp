@@ -155,6 +155,12 @@ TEST(CommandLine, HelpNamesEveryFlagAndAnExample) {
     EXPECT_EQ(terrace_output({"help", "plan"}), terrace_output({"plan", "--help"}));
 }
 
+TEST(CommandLine, OutputThatCannotBeWrittenIsAnError) {
+    for (const std::vector<std::string>& args :
+         {plan_with({}), {"version"}, {"--help"}, {"inspect", "--model", demo_model()}})
+        expect_complaint(run_terrace(args, {.output = "/dev/full"}), 1, {"standard output"});
+}
+
 TEST(CommandLine, VersionIsOneLine) {
     const std::string version = terrace_output({"--version"});
     EXPECT_THAT(version, testing::StartsWith("terrace 0."));

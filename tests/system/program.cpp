@@ -49,7 +49,7 @@ RunResult run_terrace(const std::vector<std::string>& args, const RunOptions& op
     TERRACE_CHECK(child >= 0);
     if (child == 0) {
         redirect(0, in, O_RDONLY);
-        redirect(1, out, O_WRONLY | O_CREAT);
+        redirect(1, options.output.empty() ? out : options.output, O_WRONLY | O_CREAT);
         redirect(2, err, O_WRONLY | O_CREAT);
         execve(argv[0], argv.data(), envp.data());
         _exit(127);

@@ -19,6 +19,7 @@ struct RunOptions {
     std::map<std::string, std::string> environment = {};
     // Send SIGINT once standard output holds this many bytes; 0: never.
     size_t interrupt_after = 0;
+    std::filesystem::path output = {};  // instead of a file that is read back
 };
 
 struct RunResult {
