@@ -19,6 +19,7 @@
 #include "base/cpu_features.h"
 #include "cpu/dense_linear.h"
 #include "cpu/exl3_linear.h"
+#include "read_bandwidth.h"
 
 using namespace terrace;  // NOLINT: a program
 
@@ -62,23 +63,6 @@ Timing timing(std::vector<double> t) {
 }
 
 // Bytes per second of one core reading 1 GiB once, best of five.
-double read_bandwidth(const std::vector<uint64_t>& data) {
-    double best = 1e30;
-    uint64_t sum = 0;
-    for (int r = 0; r < 5; ++r) {
-        const double t = now();
-        uint64_t a[8] = {};
-        for (size_t i = 0; i + 8 <= data.size(); i += 8)
-            for (size_t j = 0; j < 8; ++j)
-                a[j] += data[i + j];
-        for (const uint64_t v : a)
-            sum += v;
-        best = std::min(best, now() - t);
-    }
-    if (sum == 1) fmt::print(" ");  // the sum is used
-    return static_cast<double>(data.size() * 8) / best;
-}
-
 const char* name_of(Codebook c) {
     return c == Codebook::mul1 ? "mul1" : c == Codebook::mcg ? "mcg" : "3inst";
 }
@@ -191,7 +175,9 @@ void run(const Settings& s) {
                          s.once_rows, 1);
         return;
     }
-    const double bandwidth = read_bandwidth(words);
+    uint64_t sum = 0;
+    const double bandwidth = bench::read_bandwidth(words, now, sum);
+    if (sum == 1) fmt::print(" ");  // the sum is used
     fmt::print(
         "{}, {} thread(s), {} x {}, weights rotate over {} MiB\n"
         "One core reads {:.2f} GB/s.\n\n",

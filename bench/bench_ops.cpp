@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cpu/cpu_ops.h"
+#include "read_bandwidth.h"
 
 using namespace terrace;  // NOLINT: a program
 
@@ -92,24 +93,13 @@ struct Bench {
         // As f16: finite, below 1. As a trellis: valid, as any bits are.
         for (uint64_t& w : pool)
             w = splitmix(seed) & 0xbbffbbffbbffbbffu;
-        double best = 1e30;
         uint64_t sum = 0;
-        for (int r = 0; r < 5; ++r) {
-            const double t = now();
-            uint64_t a[8] = {};
-            for (size_t i = 0; i + 8 <= pool.size(); i += 8)
-                for (size_t j = 0; j < 8; ++j)
-                    a[j] += pool[i + j];
-            for (uint64_t v : a)
-                sum += v;
-            best = std::min(best, now() - t);
-        }
+        bandwidth = bench::read_bandwidth(pool, [this] { return now(); }, sum);
         if (sum == 1) fmt::print(" ");  // the sum is used
         for (int r = 0; r < 5; ++r) {
             const double t = now(), n = fma_operations(1 << 22);
             fma_rate = std::max(fma_rate, n / (now() - t));
         }
-        bandwidth = static_cast<double>(pool.size() * 8) / best;
     }
 
     double now() const {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/env.h"
 #include "program.h"
 
 namespace terrace::test {
@@ -202,27 +203,45 @@ TEST(Eval, PerplexityCutsDocumentsIntoWindows) {
     EXPECT_GT(must(cut.get_double("nll")), must(one.get_double("nll")));  // less to go by
 }
 
-// The first window of the held-out text; the whole of it is a benchmark, not a test.
-TEST(Eval, HeldOutTextIsAsHardAsTheReferenceFoundIt) {
-    const Json text = must(terrace_json({"eval", "--model", demo_model(), "--text",
-                                         data_file("demo/heldout.txt"), "--limit", "3", "--json"})
-                               .get("text"));
-    EXPECT_EQ(must(text.get_int("windows")), 3);
-    EXPECT_TRUE(must(text.get("bits_per_byte")).is_null());
-    EXPECT_GT(must(text.get_double("nll")), 2.0);
-    EXPECT_LT(must(text.get_double("nll")), 6.0);
+double held_out_perplexity(const std::string& model, const std::vector<std::string>& more) {
+    std::vector<std::string> args{
+        "eval", "--model", model, "--text", data_file("demo/heldout.txt"), "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Json text = must(terrace_json(args).get("text"));
+    EXPECT_EQ(must(text.get_int("tokens_scored")), 65867);  // as eval.json counts
+    return must(text.get_double("perplexity"));
 }
 
+// Figures of tests/data/demo/eval.json, by the same windows.
+TEST(Eval, HeldOutPerplexityIsThatOfTheReferenceWithinOnePercent) {
+    const double reference = 55.77536095779968;
+    const double ours = held_out_perplexity(demo_model(), {});
+    EXPECT_NEAR(ours / reference, 1.0, 0.01);
+    // What it measures today (rounding differences only): far inside the one percent.
+    EXPECT_NEAR(ours / reference, 1.0, 0.0005);
+}
+
+// The bf16 weights are not in the repository; TERRACE_TEST_DEMO_BF16 names their folder.
+TEST(Eval, HeldOutPerplexityOfBf16WeightsIsThatOfTheReferenceWithinHalfAPercent) {
+    const auto folder = read_env("TERRACE_TEST_DEMO_BF16");
+    if (!folder) GTEST_SKIP() << "TERRACE_TEST_DEMO_BF16 does not name the bf16 demo weights";
+    EXPECT_NEAR(held_out_perplexity(*folder, {"--activations", "f32", "--kv-dtype", "f32"}) /
+                    55.6764177736424,
+                1.0, 0.005);
+}
+
+// Recorded over more prompts: one key 1.00 up to 4096 tokens and 0.96 at the untrained 8192.
 TEST(Eval, PassKeysAreRecalledByPromptAndByDecode) {
     for (const bool decode : {false, true}) {
         std::vector<std::string> args{
-            "eval",    "--model", demo_model(), "--passkey", data_file("demo/passkey.json"),
-            "--limit", "1",       "--json",     "--ctx",     "8192"};
-        if (decode) args.push_back("--decode-answer");
+            "eval",   "--model", demo_model(), "--passkey", data_file("demo/passkey.json"),
+            "--json", "--ctx",   "8192"};
+        if (decode) args.insert(args.end(), {"--decode-answer", "--limit", "1"});
         const Json cells = must(terrace_json(args).get("passkey"));
-        for (const char* name : {"512.single", "1024.single", "2048.single", "4096.single"}) {
+        for (const char* name :
+             {"512.single", "1024.single", "2048.single", "4096.single", "8192.single"}) {
             const Json cell = must(cells.get(name));
-            EXPECT_EQ(must(cell.get_int("prompts")), 1);
+            EXPECT_GE(must(cell.get_int("prompts")), decode ? 1 : 2);
             EXPECT_EQ(must(cell.get_double("exact")), 1.0) << name << " decode " << decode;
         }
         EXPECT_EQ(cells.size(), 10u);
