@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 
 namespace terrace {
 namespace {
@@ -215,12 +214,11 @@ Result<ModelWeights> synthetic_weights(const ModelConfig& config, const Syntheti
                                  "or --layers",
                                  bytes, limit_bytes)};
     ModelWeights w;
-    w.owned.push_back(std::unique_ptr<std::byte[]>(new (std::nothrow) std::byte[bytes + 64]));
-    if (!w.owned.back())
+    w.owned.push_back(allocate_bytes(bytes));
+    std::byte* base = w.owned.back().get();
+    if (!base)
         return Error{Code::out_of_memory,
                      fmt::format("synthetic weights: the system refused {} bytes", bytes)};
-    const auto address = reinterpret_cast<uintptr_t>(w.owned.back().get());
-    std::byte* base = w.owned.back().get() + (64 - address % 64) % 64;
     Maker(config, options, &pool, base, &w).run();
     return w;
 }

@@ -2,7 +2,9 @@
 #include "model/weights.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_set>
 
@@ -58,7 +60,7 @@ class Binder {
     const void* usable(const TensorView& t) {
         const size_t align = dtype_bytes(t.dtype);
         if (reinterpret_cast<uintptr_t>(t.data) % align == 0) return t.data;
-        w_.owned.push_back(std::make_unique<std::byte[]>(t.bytes));
+        w_.owned.push_back(allocate_bytes(t.bytes));
         std::memcpy(w_.owned.back().get(), t.data, t.bytes);
         return w_.owned.back().get();
     }
@@ -88,9 +90,9 @@ class Binder {
             TERRACE_ASSIGN(const TensorView t,
                            files.require(base + packed, {DType::i16}, {n / 16}));
             count(cls, *p, 0);
-            auto bits = std::make_unique<std::byte[]>(t.bytes);
+            const OwnedBytes bits = allocate_bytes(t.bytes);
             std::memcpy(bits.get(), t.data, t.bytes);
-            auto out = std::make_unique<std::byte[]>(static_cast<size_t>(2 * n));
+            OwnedBytes out = allocate_bytes(static_cast<size_t>(2 * n));
             unpack_signs(reinterpret_cast<const uint16_t*>(bits.get()), static_cast<int>(n),
                          reinterpret_cast<f16*>(out.get()));
             w_.owned.push_back(std::move(out));
@@ -299,6 +301,15 @@ class Binder {
 };
 
 }  // namespace
+
+OwnedBytes allocate_bytes(size_t bytes) {
+    constexpr size_t kHugePage = size_t{2} << 20;
+    const size_t align = bytes >= kHugePage ? kHugePage : 64;
+    const size_t rounded = (bytes + align - 1) / align * align;
+    OwnedBytes out(static_cast<std::byte*>(std::aligned_alloc(align, std::max(rounded, align))));
+    if (out && align == kHugePage) ::madvise(out.get(), rounded, MADV_HUGEPAGE);
+    return out;
+}
 
 int64_t ModelWeights::resident_bytes() const {
     int64_t sum = 0;

@@ -7,6 +7,7 @@
 // nobody knows is listed, never ignored in silence.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -50,6 +51,16 @@ struct LayerWeights {
     std::optional<PleWeights> ple;
 };
 
+// Memory of this process that views point into; from allocate_bytes().
+struct FreeBytes {
+    void operator()(std::byte* p) const { std::free(p); }
+};
+using OwnedBytes = std::unique_ptr<std::byte[], FreeBytes>;
+
+// 64-byte aligned; from 2 MiB up aligned to and advised for huge pages: a tile row of a narrow linear
+// is 1 KiB, each on a page of its own otherwise. Null when the system refuses.
+OwnedBytes allocate_bytes(size_t bytes);
+
 // What a class of weights takes: for inspect, plan and the memory report.
 struct WeightClass {
     int64_t tensors = 0;  // linears or plain tensors
@@ -70,7 +81,7 @@ struct ModelWeights {
     std::map<std::string, WeightClass> skipped;  // "draft head", "vision", "unknown"
     std::vector<std::string> unknown;            // names, for the report
 
-    std::vector<std::unique_ptr<std::byte[]>> owned;  // copies of what could not be used in place
+    std::vector<OwnedBytes> owned;  // copies of what could not be used in place
 
     int64_t resident_bytes() const;  // all classes but the n-gram table
 };
