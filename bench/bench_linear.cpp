@@ -62,7 +62,6 @@ Timing timing(std::vector<double> t) {
     return {t.front(), t[t.size() / 2]};
 }
 
-// Bytes per second of one core reading 1 GiB once, best of five.
 const char* name_of(Codebook c) {
     return c == Codebook::mul1 ? "mul1" : c == Codebook::mcg ? "mcg" : "3inst";
 }

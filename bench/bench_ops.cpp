@@ -404,6 +404,17 @@ void Bench::experts() {
     }
 }
 
+// What handing one piece of work to every thread costs: a step of the model does so hundreds of times.
+void bench_hand_over(Bench& b) {
+    constexpr int kTimes = 1000;
+    if (b.wanted("hand over"))
+        b.row(fmt::format("hand over {} times", kTimes), 0, 0, [&]() -> Status {
+            for (int i = 0; i < kTimes; ++i)
+                b.workers.run([](int, int) {});
+            return {};
+        });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -431,6 +442,7 @@ int main(int argc, char** argv) {
     fmt::print(
         "| operation | threads | best ms | median ms | MB | GB/s | of one core's read | Gop/s |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|\n");
+    bench_hand_over(bench);
     bench.hyper();
     bench.attention();
     bench.recurrent();
