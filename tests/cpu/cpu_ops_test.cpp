@@ -16,8 +16,6 @@
 
 namespace terrace::test {
 
-int64_t allocations_so_far();  // count_allocations.cpp
-
 namespace {
 
 using Lists = std::vector<std::vector<float>>;

@@ -51,7 +51,4 @@ inline Request text_request(Engine& engine, const std::string& prompt, int32_t m
     return r;
 }
 
-// Calls of operator new since the last call of this function (allocation_counter.cpp).
-int64_t allocations_since_last_call();
-
 }  // namespace terrace::test

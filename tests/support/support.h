@@ -45,6 +45,9 @@ class Random {
     uint64_t state_;
 };
 
+// Calls of operator new by this process; only in binaries with support/allocation_counter.cpp.
+int64_t allocations_so_far();
+
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 }  // namespace terrace::test

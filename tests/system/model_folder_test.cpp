@@ -107,6 +107,18 @@ TEST(ModelFolder, UnknownTensorIsListedNotRefused) {
                 HasSubstr("some.strange.tensor"));
 }
 
+TEST(ModelFolder, DraftHeadAndVisionTensorsAreRecognisedAndSkipped) {
+    ModelCopy copy(data_file("tiny-exl3"));
+    const float one = 1;
+    rewrite(copy, [&](auto& tensors) {
+        for (const char* name : {"mtp.pre_fc_norm_embedding.weight", "model.visual.patch.weight"})
+            tensors.push_back({name, DType::f32, {1}, std::as_bytes(std::span(&one, 1))});
+    });
+    EXPECT_THAT(terrace_output({"inspect", "--model", copy.path()}),
+                testing::AllOf(HasSubstr("draft head"), HasSubstr("vision"),
+                               Not(HasSubstr("model.visual.patch"))));
+}
+
 TEST(ModelFolder, ConfigThatIsNotForUsIsRefused) {
     const std::string config = read_file(data_file("tiny-exl3/config.json"));
     const auto with = [&](std::string_view from, std::string_view to) {

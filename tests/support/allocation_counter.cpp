@@ -1,10 +1,12 @@
-// Replaces the global operator new of this test binary by one that counts.
+// Replaces every global operator new of a test binary by one that counts, so that a test can say that
+// an operation did not allocate, on whatever thread. Linked only into the binaries that ask for it, in
+// a file of its own: inlined into a test, the compiler takes malloc and delete for a mismatch.
 // SPDX-License-Identifier: MIT
 #include <atomic>
 #include <cstdlib>
 #include <new>
 
-#include "engine/engine_support.h"
+#include "support/support.h"
 
 namespace {
 std::atomic<long> g_allocations{0};
@@ -64,7 +66,7 @@ void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept 
 }
 
 namespace terrace::test {
-int64_t allocations_since_last_call() {
-    return g_allocations.exchange(0);
+int64_t allocations_so_far() {
+    return g_allocations.load(std::memory_order_relaxed);
 }
 }  // namespace terrace::test
