@@ -3,9 +3,12 @@
 
 #include <immintrin.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,13 +20,29 @@ namespace {
 // between two operations of a decode step, shorter than anything a person or a power meter notices.
 constexpr int kSpins = 2000;
 
+// The NUMA node of a CPU, 0 where the system does not say.
+int node_of(int cpu) {
+    for (int node = 0; node < 64; ++node) {
+        const std::string path =
+            "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/node" + std::to_string(node);
+        if (::access(path.c_str(), F_OK) == 0) return node;
+    }
+    return 0;
+}
+
+// CPUs this process may use, node by node: neighbouring workers hold neighbouring index ranges, and
+// share the caches and the memory of one node.
 std::vector<int> allowed_cpus() {
     cpu_set_t set;
     CPU_ZERO(&set);
-    std::vector<int> cpus;
+    std::vector<std::pair<int, int>> placed;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         for (int c = 0; c < CPU_SETSIZE; ++c)
-            if (CPU_ISSET(c, &set)) cpus.push_back(c);
+            if (CPU_ISSET(c, &set)) placed.emplace_back(node_of(c), c);
+    std::sort(placed.begin(), placed.end());
+    std::vector<int> cpus;
+    for (const auto& [node, cpu] : placed)
+        cpus.push_back(cpu);
     return cpus;
 }
 

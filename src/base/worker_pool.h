@@ -2,10 +2,9 @@
 // which worker computes an element never changes what is computed. The caller is worker 0.
 //
 // run() may be called by one thread at a time (the engine thread) and never from inside a job;
-// workers spin for a while after
-// their work, because the next operation of a step comes within microseconds, then park on an
-// atomic. Nothing is allocated per call. Workers are pinned round-robin over the NUMA nodes' CPUs
-// that the process may use, unless `pin` is off.
+// workers spin for a while after their work, because the next operation of a step comes within
+// microseconds, then park on an atomic. Nothing is allocated per call. Workers are pinned node by node
+// to the CPUs that the process may use when asked (Pinning::cores), else left to the scheduler.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <atomic>
