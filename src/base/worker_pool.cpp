@@ -41,6 +41,7 @@ std::vector<int> allowed_cpus() {
             if (CPU_ISSET(c, &set)) placed.emplace_back(node_of(c), c);
     std::sort(placed.begin(), placed.end());
     std::vector<int> cpus;
+    cpus.reserve(placed.size());
     for (const auto& [node, cpu] : placed)
         cpus.push_back(cpu);
     return cpus;
