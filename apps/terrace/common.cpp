@@ -119,8 +119,6 @@ EngineOptions engine_options(const CommonOptions& o) {
 }
 
 void announce(const Runtime& runtime, double seconds) {
-    for (const std::string& note : runtime.backend().notes)
-        log_warn(note);
     log_info(fmt::format(
         "{}: {} layers, {} experts; {} on {} threads, {} of memory planned, opened in {:.2f} s",
         runtime.options().model.string(), runtime.config().n_layers, runtime.config().n_experts,

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace terrace {
 namespace {
 
@@ -13,6 +15,12 @@ constexpr int32_t kMaxContext = 1 << 24;  // 16 M tokens: positions and block in
 int32_t pages_of(const EngineOptions& o) {
     // A page more per sequence: each may end inside one.
     return (o.pool_tokens + kPageTokens - 1) / kPageTokens + o.max_seqs;
+}
+
+// Whoever opens an engine, a program or the C API, hears of what is slower than asked.
+void warn_of(const Backend& backend) {
+    for (const std::string& note : backend.notes)
+        log_warn(note);
 }
 
 }  // namespace
@@ -146,6 +154,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const EngineOptions& options) {
     }
     TERRACE_ASSIGN(ModelWeights weights, bind_weights(dir));
     TERRACE_ASSIGN(r->backend_, open_backend(options.backend));
+    warn_of(r->backend_);
     std::vector<NgramTable> tables;
     for (const LayerWeights& layer : weights.layers) {
         if (!layer.ple) continue;
@@ -168,6 +177,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open_synthetic(const EngineOptions& op
     r->generation_ = default_generation(config);
     TERRACE_TRY(r->resolve(config));
     TERRACE_ASSIGN(r->backend_, open_backend(options.backend));
+    warn_of(r->backend_);
     WorkerPool inline_pool(1);
     WorkerPool& pool = r->backend_.pool ? *r->backend_.pool : inline_pool;
     TERRACE_ASSIGN(ModelWeights weights,
