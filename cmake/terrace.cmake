@@ -14,11 +14,11 @@ endif()
 
 # fp-contract=off: a*b+c is fused only where the source says fma, so every backend and every
 # optimisation level computes the same bits.
-add_compile_options(-ffp-contract=off -fno-math-errno -Wall -Wextra -Wpedantic -Wshadow
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off;-fno-math-errno;-Wall;-Wextra;-Wpedantic;-Wshadow>"
                     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
                     $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
 if(TERRACE_WERROR)
-  add_compile_options(-Werror)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
 if(TERRACE_SANITIZE)
   add_compile_options(-fsanitize=${TERRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -1,6 +1,6 @@
 // The abstract machine: a Device makes buffers, streams and events; order across streams comes from
-// events only. Three implementations: host (compute on the CPU, one memory space, streams run
-// inline), emulated and CUDA (later). Engine thread only, except where a method says otherwise.
+// events only. Implementations: host (compute on the CPU, one memory space, streams run inline) and
+// CUDA (src/cuda). Engine thread only, except where a method says otherwise.
 //
 // A DevSpan names memory of a device and has no operator[]: only a backend, which knows where the
 // address is valid, may take device_pointer().
@@ -91,6 +91,14 @@ class Event {
     virtual ~Event() = default;
     virtual bool reached() const = 0;  // peek, never blocks; any thread
     virtual Status wait_host() = 0;    // blocks the calling thread; any thread
+    // Milliseconds between two reached events of one device.
+    virtual Result<double> since(const Event& earlier) const = 0;
+};
+
+// Captured work of a stream, to be launched again and again with the same addresses.
+class Graph {
+  public:
+    virtual ~Graph() = default;
 };
 
 // An in-order queue of work.
@@ -104,6 +112,12 @@ class Stream {
     virtual Status record(Event& event) = 0;  // the event is reached when all before it is done
     virtual Status wait(Event& event) = 0;    // later work of this stream waits for the event
     virtual Status synchronize() = 0;         // blocks the host; never inside a decode step
+
+    // Between the two calls work is recorded instead of run. Error unsupported where the device has
+    // no graphs (Device::has_graphs()).
+    virtual Status begin_capture() = 0;
+    virtual Result<std::unique_ptr<Graph>> end_capture() = 0;
+    virtual Status launch(Graph& graph) = 0;
 };
 
 class Device {
@@ -111,6 +125,11 @@ class Device {
     virtual ~Device() = default;
     virtual DeviceKind kind() const = 0;
     virtual const std::string& name() const = 0;
+    // True when device memory is the host's: pointers of either are valid for both.
+    virtual bool unified() const = 0;
+    virtual bool has_graphs() const = 0;
+    // Free bytes for MemSpace::device; 0 = not known.
+    virtual size_t free_bytes() const = 0;
     // Error out_of_memory names need and have.
     virtual Result<Buffer> allocate(size_t bytes, MemSpace space, Fill fill) = 0;
     virtual Result<std::unique_ptr<Stream>> make_stream() = 0;

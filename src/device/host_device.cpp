@@ -4,6 +4,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <new>
 
@@ -24,6 +25,14 @@ class HostEvent final : public Event {
   public:
     bool reached() const override { return true; }
     Status wait_host() override { return {}; }
+    Result<double> since(const Event& earlier) const override {
+        const auto from = static_cast<const HostEvent&>(earlier).at_;
+        return std::chrono::duration<double, std::milli>(at_ - from).count();
+    }
+    void mark() { at_ = std::chrono::steady_clock::now(); }
+
+  private:
+    std::chrono::steady_clock::time_point at_;
 };
 
 class HostStream final : public Stream {
@@ -38,11 +47,20 @@ class HostStream final : public Stream {
         if (bytes > 0) std::memset(to, static_cast<int>(value), bytes);
         return {};
     }
-    Status record(Event&) override { return {}; }
+    Status record(Event& event) override {
+        static_cast<HostEvent&>(event).mark();
+        return {};
+    }
     Status wait(Event&) override { return {}; }
     Status synchronize() override { return {}; }
+    Status begin_capture() override { return no_graphs(); }
+    Result<std::unique_ptr<Graph>> end_capture() override { return no_graphs(); }
+    Status launch(Graph&) override { return no_graphs(); }
 
   private:
+    static Error no_graphs() {
+        return Error{Code::unsupported, "the host device has no graphs: work runs as it is queued"};
+    }
     Device& device_;
 };
 
@@ -51,6 +69,9 @@ class HostDevice final : public Device {
     HostDevice() : name_(cpu_features().name) {}
     DeviceKind kind() const override { return DeviceKind::host; }
     const std::string& name() const override { return name_; }
+    bool unified() const override { return true; }
+    bool has_graphs() const override { return false; }
+    size_t free_bytes() const override { return 0; }
 
     Result<Buffer> allocate(size_t bytes, MemSpace space, Fill fill) override {
         if (bytes == 0) return Buffer{};

@@ -24,12 +24,37 @@ struct SeqRows {
     int32_t slot = 0;          // recurrent-state slot
 };
 
+// How a row is computed on backends that have one arithmetic for few rows and another for many. It
+// follows from the row's own sequence alone, so batch mates cannot change a bit: of a sequence's
+// rows in a step, those behind its last whole run of kGdnChunk are decoded when they are at most
+// kDecodeRows, all others are prefilled. (A prompt may be cut at any multiple of kGdnChunk.)
+enum class RowKind : uint8_t { decode, prefill };
+constexpr int32_t kDecodeRows = 16;
+constexpr int32_t kGdnChunk = 64;
+
+// Neighbouring rows of one kind. Host memory.
+struct RowRun {
+    int32_t row0 = 0;
+    int32_t n_rows = 0;
+    RowKind kind = RowKind::decode;
+};
+
+// The runs of a call, ascending, covering all its rows. Empty: one run, decode up to kDecodeRows.
+struct RowRuns {
+    const RowRun* data = nullptr;
+    int32_t n = 0;
+};
+
 struct StepRows {
     int32_t n_rows = 0;
     int32_t n_seqs = 0;
     DevSpan<const SeqRows> seqs;          // [n_seqs]
     DevSpan<const int32_t> block_tables;  // physical pages, sequence after sequence
     DevSpan<const int32_t> row_seq;       // [n_rows] index into seqs
+    // The same sequences in host memory, for launch shapes. A captured step is replayed with other
+    // positions, pages and slots: of these, only row0 and n_rows may shape a launch.
+    const SeqRows* host_seqs = nullptr;
+    RowRuns runs;
 };
 
 // h[r][s][:] = table[token[r]][:] for every stream s.
@@ -49,6 +74,7 @@ struct HyperReadArgs {
     DevSpan<float> inj;  // [R][S]; empty at the final mixer
     int32_t rows = 0, streams = 0, hidden = 0, rank = 0;
     float eps = 1e-6f;
+    RowRuns runs;
 };
 
 // h[r][s][:] += inj[r][s] * y[r][:].
@@ -74,6 +100,7 @@ struct LinearArgs {
     int32_t rows = 0;
     int32_t n_jobs = 0;
     LinearJob jobs[kMaxLinearJobs];
+    RowRuns runs;
 };
 
 // Gated delta net between its projections (model spec 3.6): causal depthwise convolution + SiLU
@@ -81,8 +108,6 @@ struct LinearArgs {
 // A sequence's rows are taken in runs of kGdnChunk from its first row; a run of one row takes the
 // recurrent form, a longer one the chunk form. So a prompt may be split over calls at any multiple
 // of kGdnChunk without changing a bit.
-constexpr int32_t kGdnChunk = 64;
-
 struct GdnArgs {
     StepRows step;
     DevSpan<const float> qkv;   // [R][2*Hk*dk + Hv*dv] pre-convolution
@@ -161,8 +186,8 @@ struct SelectBlocksArgs {
 
 // Softmax attention of each row over its selected blocks and the tail tokens behind the last
 // complete block, then times sigmoid(gate). `blocks` empty = every complete block (dense).
-// Order of summation: pages ascending, one running-softmax update per page, so that staging and
-// placement cannot change a bit; dense and "everything selected" agree bit for bit.
+// Order of summation: a function of the row's own list of tokens (ascending) and kind, so that
+// staging and placement cannot change a bit; dense and "everything selected" agree bit for bit.
 struct AttendArgs {
     StepRows step;
     DevSpan<const float> q;   // [R][heads][head_dim] of the whole step
@@ -188,8 +213,10 @@ struct RouteArgs {
 
 // Where each expert of a layer is. Tiers move records and change entries; kernels only read it.
 struct ExpertTable {
-    const ExpertWeights* experts = nullptr;  // [n]
+    const ExpertWeights* experts =
+        nullptr;  // [n] in host memory; the addresses inside are the device's
     int32_t n = 0;
+    DevSpan<const ExpertWeights> device;  // the same entries in device memory
 };
 
 // y[r] = sum_j w[r][j] * expert_{ids[r][j]}(x[r])  (j ascending)
@@ -203,6 +230,7 @@ struct MoeArgs {
     const LinearWeight* shared_gate = nullptr;
     DevSpan<float> y;  // [R][hidden]
     int32_t rows = 0, hidden = 0, width = 0, shared_width = 0, k = 0;
+    RowRuns runs;
 };
 
 // Model spec 3.7.2. key = e.key_proj, value = e.value_proj were computed by `linear`.

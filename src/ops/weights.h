@@ -10,7 +10,11 @@
 
 namespace terrace {
 
-// Elements of f32, f16 or bf16 at an address that may be only 2-byte aligned (files are packed).
+// Elements of f32, f16 or bf16. In host memory the address may be only 2-byte aligned (files are
+// packed); in the memory of a device with its own space every tensor, trellis and scale vector
+// starts at a multiple of kWeightAlign, where model/placement put it.
+inline constexpr size_t kWeightAlign = 256;
+
 struct PlainTensor {
     const void* data = nullptr;
     DType dtype = DType::f32;

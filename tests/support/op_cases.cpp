@@ -38,9 +38,28 @@ std::vector<float> seq_rows(const std::vector<SeqCase>& seqs, uint64_t tag, size
 struct Step {
     StepRows rows;
     std::vector<SeqRows> seqs;
+    std::vector<RowRun> runs;
     std::vector<int32_t> table;
     int n_pages = 0;  // physical
 };
+
+// The rule of ops/args.h, RowKind; neighbours of one kind share a run.
+std::vector<RowRun> row_runs(const std::vector<SeqRows>& seqs) {
+    std::vector<RowRun> runs;
+    const auto add = [&](int row0, int n, RowKind kind) {
+        if (n == 0) return;
+        if (!runs.empty() && runs.back().kind == kind)
+            runs.back().n_rows += n;
+        else
+            runs.push_back({row0, n, kind});
+    };
+    for (const SeqRows& s : seqs) {
+        const int tail = s.n_rows % kGdnChunk, decoded = tail <= kDecodeRows ? tail : 0;
+        add(s.row0, s.n_rows - decoded, RowKind::prefill);
+        add(s.row0 + s.n_rows - decoded, decoded, RowKind::decode);
+    }
+    return runs;
+}
 
 // Pages of all sequences in one shuffled order, with a hole of one unused page per sequence.
 Step make_step(Rig& rig, const std::vector<SeqCase>& cases, uint64_t page_seed,
@@ -67,8 +86,15 @@ Step make_step(Rig& rig, const std::vector<SeqCase>& cases, uint64_t page_seed,
                   physical[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
     for (int i = 0; i < total; ++i)
         step.table.push_back(physical[static_cast<size_t>(mapped_pages ? i % mapped_pages : i)]);
-    step.rows = {row0, static_cast<int32_t>(cases.size()), rig.upload(step.seqs),
-                 rig.upload(step.table), rig.upload(row_seq)};
+    step.rows = {row0,
+                 static_cast<int32_t>(cases.size()),
+                 rig.upload(step.seqs),
+                 rig.upload(step.table),
+                 rig.upload(row_seq),
+                 step.seqs.data(),
+                 {}};
+    step.runs = row_runs(step.seqs);
+    step.rows.runs = {step.runs.data(), static_cast<int32_t>(step.runs.size())};
     return step;
 }
 
@@ -260,11 +286,12 @@ std::vector<float> case_numbers(uint64_t seed, uint64_t tag, uint64_t index, siz
 PlainTensor make_plain(Rig& rig, const std::vector<float>& values, DType dtype) {
     const auto size = static_cast<int64_t>(values.size());
     if (dtype == DType::f32)
-        return {rig.upload_bytes(values.data(), values.size() * 4, 2), dtype, size};
+        return {rig.upload_bytes(values.data(), values.size() * 4, rig.weight_misalign()), dtype,
+                size};
     std::vector<uint16_t> bits(values.size());
     for (size_t i = 0; i < values.size(); ++i)
         bits[i] = dtype == DType::bf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
-    return {rig.upload_bytes(bits.data(), bits.size() * 2, 2), dtype, size};
+    return {rig.upload_bytes(bits.data(), bits.size() * 2, rig.weight_misalign()), dtype, size};
 }
 
 LinearWeight make_plain_linear(Rig& rig, uint64_t seed, int in, int out, DType dtype) {
@@ -295,15 +322,16 @@ LinearWeight make_exl3_linear(Rig& rig, uint64_t seed, int in, int out, int n16,
     std::vector<uint16_t> trellis(w.exl3.trellis_bytes() / 2);
     for (uint16_t& t : trellis)
         t = static_cast<uint16_t>(random.next());
-    w.exl3.trellis =
-        static_cast<const uint16_t*>(rig.upload_bytes(trellis.data(), trellis.size() * 2, 2));
+    w.exl3.trellis = static_cast<const uint16_t*>(
+        rig.upload_bytes(trellis.data(), trellis.size() * 2, rig.weight_misalign()));
     const auto signs = [&](int n, float scale) {
         std::vector<uint16_t> v(static_cast<size_t>(n));
         for (uint16_t& s : v) {
             const float magnitude = scale * (0.75f + 0.5f * static_cast<float>(random.uniform()));
             s = f32_to_f16(random.next() & 1 ? magnitude : -magnitude);
         }
-        return static_cast<const f16*>(rig.upload_bytes(v.data(), v.size() * 2, 2));
+        return static_cast<const f16*>(
+            rig.upload_bytes(v.data(), v.size() * 2, rig.weight_misalign()));
     };
     w.exl3.suh = signs(w.exl3.in, 1.0f);
     w.exl3.svh = signs(w.exl3.out, 1.0f / std::sqrt(static_cast<float>(in)));
@@ -326,6 +354,7 @@ HyperResult run_hyper_read(Rig& rig, const HyperCase& c) {
     a.streams = c.streams;
     a.hidden = c.hidden;
     a.rank = c.rank;
+    a.runs = {c.runs.data(), static_cast<int32_t>(c.runs.size())};
     rig.reserve(hyper_limits(c));
     rig.call([&](Ops& ops, Stream& s) { return ops.hyper_read(s, a); });
     HyperResult r{rig.download(a.x), rig.download(a.inj)};
@@ -390,6 +419,7 @@ std::vector<std::vector<float>> run_linear(Rig& rig, const LinearCase& c) {
     a.x = rig.upload(x);
     a.rows = c.rows;
     a.n_jobs = static_cast<int32_t>(c.jobs.size());
+    a.runs = {c.runs.data(), static_cast<int32_t>(c.runs.size())};
     for (size_t j = 0; j < c.jobs.size(); ++j) {
         const int64_t stride = c.jobs[j].out + 5;
         a.jobs[j] = {&weights[j], rig.poisoned<float>(static_cast<size_t>(stride * c.rows)),
@@ -738,7 +768,8 @@ std::vector<float> run_moe(Rig& rig, const MoeCase& c) {
     a.x = rig.upload(rows_of(8, 1, c.first, c.rows, static_cast<size_t>(c.hidden)));
     a.ids = rig.upload(ids);
     a.weights = rig.upload(weights);
-    a.table = {experts.data(), c.experts};
+    a.table = {experts.data(), c.experts, rig.upload(experts)};
+    a.runs = {c.runs.data(), static_cast<int32_t>(c.runs.size())};
     if (c.with_shared) {
         a.shared = &shared;
         a.shared_gate = &gate;

@@ -30,7 +30,7 @@ class Rig {
         auto* p = static_cast<T*>(upload_bytes(host.data(), host.size() * sizeof(T), 0));
         return {p, host.size()};
     }
-    // Device copy of `bytes` at an address that is `misalign` bytes past a 64-byte border.
+    // Device copy of `bytes` at an address that is `misalign` bytes past a border of at least 64.
     void* upload_bytes(const void* data, size_t bytes, size_t misalign);
     template <class T>
     DevSpan<T> poisoned(size_t n) {
@@ -43,6 +43,9 @@ class Rig {
         return host;
     }
     void download_bytes(void* to, const void* from, size_t bytes);
+
+    // Weights lie this many bytes past a 256-byte border: files are packed, devices are not.
+    size_t weight_misalign() const { return device_->unified() ? 2 : 0; }
 
     // Runs one operation; its memory allocations are added up through `probe` when one is set.
     void call(const std::function<Status(Ops&, Stream&)>& op);
@@ -85,6 +88,7 @@ struct HyperCase {
     int streams = 4, hidden = 64, rank = 16;
     DType dtype = DType::f16;
     bool inject = true;
+    std::vector<RowRun> runs = {};
 };
 struct HyperResult {
     std::vector<float> x, inj;
@@ -95,6 +99,7 @@ std::vector<float> run_embed(Rig& rig, const HyperCase& c);
 
 struct LinearCase {
     int first = 0, rows = 1, in = 128;
+    std::vector<RowRun> runs = {};  // empty: the operation's default
     struct Job {
         int out = 128;
         int n16 = 0;  // 0 = plain
@@ -176,6 +181,7 @@ struct MoeCase {
     bool with_shared = true;
     Codebook codebook = Codebook::mul1;
     int64_t favourite = -1;  // every row's first choice, when not negative
+    std::vector<RowRun> runs = {};
 };
 std::vector<float> run_moe(Rig& rig, const MoeCase& c);
 

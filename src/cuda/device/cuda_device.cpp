@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+#include "cuda/device/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/cuda_backend.h"
+
+namespace terrace {
+
+CudaProbe probe_cuda() {
+    CudaProbe probe;
+    const cudaError_t e = cudaGetDeviceCount(&probe.devices);
+    if (e == cudaSuccess && probe.devices > 0) return probe;
+    probe.devices = 0;
+    probe.reason = e == cudaErrorInsufficientDriver || e == cudaErrorNoDevice || e == cudaSuccess
+                       ? "no NVIDIA driver or no GPU"
+                       : cudaGetErrorString(e);
+    cudaGetLastError();  // an earlier failure must not show up in a later call
+    return probe;
+}
+
+Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
+    const CudaProbe probe = probe_cuda();
+    if (ordinal < 0 || ordinal >= probe.devices)
+        return Error{Code::unsupported,
+                     fmt::format("--device cuda:{}: {}", ordinal,
+                                 probe.devices == 0 ? probe.reason + ": use --device cpu"
+                                                    : fmt::format("this machine has devices 0..{}",
+                                                                  probe.devices - 1))};
+    TERRACE_CUDA_TRY(cudaSetDevice(ordinal));
+    cudaDeviceProp p = {};
+    TERRACE_CUDA_TRY(cudaGetDeviceProperties(&p, ordinal));
+    cuda::DeviceInfo info;
+    info.ordinal = ordinal;
+    info.cc = 10 * p.major + p.minor;
+    info.sms = p.multiProcessorCount;
+    info.smem_per_block = p.sharedMemPerBlockOptin;
+    info.smem_per_sm = p.sharedMemPerMultiprocessor;
+    info.l2_bytes = static_cast<size_t>(p.l2CacheSize);
+    info.memory_bytes = p.totalGlobalMem;
+    info.name = p.name;
+    return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(std::move(info)));
+}
+
+namespace cuda {
+
+size_t CudaDevice::free_bytes() const {
+    size_t free = 0, total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+}
+
+Result<Buffer> CudaDevice::allocate(size_t bytes, MemSpace space, Fill fill) {
+    if (bytes == 0) return Buffer{};
+    void* p = nullptr;
+    const cudaError_t e = space == MemSpace::device
+                              ? cudaMalloc(&p, bytes)
+                              : cudaHostAlloc(&p, bytes, cudaHostAllocPortable);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        if (space == MemSpace::device)
+            return Error{
+                Code::out_of_memory,
+                fmt::format("{}: need {} bytes, {} are free: lower --ctx or --max-seqs, or "
+                            "free memory of the GPU",
+                            info_.name, bytes, free_bytes())};
+        return Error{Code::out_of_memory, fmt::format("pinned host memory: need {} bytes: {}",
+                                                      bytes, cudaGetErrorString(e))};
+    }
+    Buffer buffer(this, static_cast<std::byte*>(p), bytes, space);
+    if (space == MemSpace::device) {
+#if defined(TERRACE_DCHECKS)
+        const bool poison = fill == Fill::unspecified;
+#else
+        const bool poison = false;
+#endif
+        if (fill == Fill::zero || poison) {
+            TERRACE_CUDA_TRY(cudaMemset(p, poison ? 0xff : 0, bytes));
+            TERRACE_CUDA_TRY(cudaDeviceSynchronize());  // other streams do not wait for this one
+        }
+    } else if (fill == Fill::zero) {
+        std::fill_n(static_cast<std::byte*>(p), bytes, std::byte{0});
+    }
+    return buffer;
+}
+
+void CudaDevice::release(std::byte* data, size_t, MemSpace space) {
+    if (space == MemSpace::device)
+        cudaFree(data);
+    else
+        cudaFreeHost(data);
+}
+
+Result<std::unique_ptr<Stream>> CudaDevice::make_stream() {
+    cudaStream_t s = nullptr;
+    TERRACE_CUDA_TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return std::unique_ptr<Stream>(std::make_unique<CudaStream>(*this, s));
+}
+
+Result<std::unique_ptr<Event>> CudaDevice::make_event() {
+    cudaEvent_t e = nullptr;
+    TERRACE_CUDA_TRY(cudaEventCreate(&e));
+    return std::unique_ptr<Event>(std::make_unique<CudaEvent>(e));
+}
+
+Status CudaEvent::wait_host() {
+    TERRACE_CUDA_TRY(cudaEventSynchronize(event_));
+    return {};
+}
+
+Result<double> CudaEvent::since(const Event& earlier) const {
+    float ms = 0;
+    TERRACE_CUDA_TRY(
+        cudaEventElapsedTime(&ms, static_cast<const CudaEvent&>(earlier).event_, event_));
+    return static_cast<double>(ms);
+}
+
+Status CudaStream::copy(void* to, const void* from, size_t bytes) {
+    if (bytes == 0) return {};
+    TERRACE_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+    return {};
+}
+
+Status CudaStream::fill(void* to, std::byte value, size_t bytes) {
+    if (bytes == 0) return {};
+    TERRACE_CUDA_TRY(cudaMemsetAsync(to, static_cast<int>(value), bytes, stream_));
+    return {};
+}
+
+Status CudaStream::record(Event& event) {
+    TERRACE_CUDA_TRY(cudaEventRecord(static_cast<CudaEvent&>(event).handle(), stream_));
+    return {};
+}
+
+Status CudaStream::wait(Event& event) {
+    TERRACE_CUDA_TRY(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).handle(), 0));
+    return {};
+}
+
+Status CudaStream::synchronize() {
+    TERRACE_CUDA_TRY(cudaStreamSynchronize(stream_));
+    return {};
+}
+
+Status CudaStream::begin_capture() {
+    TERRACE_CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    return {};
+}
+
+Result<std::unique_ptr<Graph>> CudaStream::end_capture() {
+    cudaGraph_t graph = nullptr;
+    TERRACE_CUDA_TRY(cudaStreamEndCapture(stream_, &graph));
+    cudaGraphExec_t exec = nullptr;
+    const cudaError_t e = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    if (e != cudaSuccess) return cuda_error(e, "cudaGraphInstantiate");
+    cudaGraphUpload(exec, stream_);
+    return std::unique_ptr<Graph>(std::make_unique<CudaGraph>(exec));
+}
+
+Status CudaStream::launch(Graph& graph) {
+    TERRACE_CUDA_TRY(cudaGraphLaunch(static_cast<CudaGraph&>(graph).handle(), stream_));
+    return {};
+}
+
+}  // namespace cuda
+}  // namespace terrace

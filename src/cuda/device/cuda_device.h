@@ -1,0 +1,82 @@
+// Device, Stream, Event and Graph over the CUDA runtime. One device per object, current for the
+// engine thread. Streams do not synchronise with the default stream. Pinned memory comes from the
+// driver; device memory is exact cudaMalloc, charged by the caller.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "cuda/env.h"
+#include "device/device.h"
+
+namespace terrace::cuda {
+
+class CudaDevice final : public Device {
+  public:
+    explicit CudaDevice(DeviceInfo info) : info_(std::move(info)) {}
+    const DeviceInfo& info() const { return info_; }
+
+    DeviceKind kind() const override { return DeviceKind::cuda; }
+    const std::string& name() const override { return info_.name; }
+    bool unified() const override { return false; }
+    bool has_graphs() const override { return true; }
+    size_t free_bytes() const override;
+    Result<Buffer> allocate(size_t bytes, MemSpace space, Fill fill) override;
+    Result<std::unique_ptr<Stream>> make_stream() override;
+    Result<std::unique_ptr<Event>> make_event() override;
+
+  protected:
+    void release(std::byte* data, size_t bytes, MemSpace space) override;
+
+  private:
+    DeviceInfo info_;
+};
+
+class CudaEvent final : public Event {
+  public:
+    explicit CudaEvent(cudaEvent_t event) : event_(event) {}
+    ~CudaEvent() override { cudaEventDestroy(event_); }
+    CudaEvent(const CudaEvent&) = delete;
+    CudaEvent& operator=(const CudaEvent&) = delete;
+    cudaEvent_t handle() const { return event_; }
+    bool reached() const override { return cudaEventQuery(event_) == cudaSuccess; }
+    Status wait_host() override;
+    Result<double> since(const Event& earlier) const override;
+
+  private:
+    cudaEvent_t event_;
+};
+
+class CudaGraph final : public Graph {
+  public:
+    explicit CudaGraph(cudaGraphExec_t exec) : exec_(exec) {}
+    ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
+    CudaGraph(const CudaGraph&) = delete;
+    CudaGraph& operator=(const CudaGraph&) = delete;
+    cudaGraphExec_t handle() const { return exec_; }
+
+  private:
+    cudaGraphExec_t exec_;
+};
+
+class CudaStream final : public Stream {
+  public:
+    CudaStream(CudaDevice& device, cudaStream_t stream) : device_(device), stream_(stream) {}
+    ~CudaStream() override { cudaStreamDestroy(stream_); }
+    CudaStream(const CudaStream&) = delete;
+    CudaStream& operator=(const CudaStream&) = delete;
+    cudaStream_t handle() const { return stream_; }
+
+    Device& device() override { return device_; }
+    Status copy(void* to, const void* from, size_t bytes) override;
+    Status fill(void* to, std::byte value, size_t bytes) override;
+    Status record(Event& event) override;
+    Status wait(Event& event) override;
+    Status synchronize() override;
+    Status begin_capture() override;
+    Result<std::unique_ptr<Graph>> end_capture() override;
+    Status launch(Graph& graph) override;
+
+  private:
+    CudaDevice& device_;
+    cudaStream_t stream_;
+};
+
+}  // namespace terrace::cuda
