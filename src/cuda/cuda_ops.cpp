@@ -7,6 +7,7 @@
 #include "cuda/attn/attn_ops.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/device/cuda_device.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/linear/linear_ops.h"
 #include "cuda/moe/moe_ops.h"
 #include "cuda/recurrent/recurrent_ops.h"
@@ -24,8 +25,9 @@ class CudaOps final : public Ops {
     size_t workspace_bytes(const OpsLimits& l) const override {
         const cuda::DeviceInfo& info = device_.info();
         return counter_bytes() +
-               std::max({cuda::linear_scratch_bytes(info, l), cuda::moe_scratch_bytes(info, l),
-                         cuda::attn_scratch_bytes(info, l), cuda::recurrent_scratch_bytes(info, l),
+               std::max({cuda::linear_scratch_bytes(info, l), cuda::gemm_scratch_bytes(info, l),
+                         cuda::moe_scratch_bytes(info, l), cuda::attn_scratch_bytes(info, l),
+                         cuda::recurrent_scratch_bytes(info, l),
                          cuda::stream_scratch_bytes(info, l), size_t{256}});
     }
 

@@ -36,7 +36,6 @@ struct Launch {
     std::byte* scratch = nullptr;
     size_t scratch_bytes = 0;
     uint32_t* counters = nullptr;  // [kCounters], zero between operations
-    // For one-off host-side setup such as raising a kernel's shared-memory limit.
 };
 
 inline Error cuda_error(cudaError_t e, const char* what) {
