@@ -34,9 +34,9 @@ class DevSpan {
         requires std::is_convertible_v<U (*)[], T (*)[]>
     DevSpan(DevSpan<U> o) : pointer_(o.device_pointer()), size_(o.size()) {}  // NOLINT
 
-    size_t size() const { return size_; }
-    bool empty() const { return size_ == 0; }
-    T* device_pointer() const { return pointer_; }
+    constexpr size_t size() const { return size_; }
+    constexpr bool empty() const { return size_ == 0; }
+    constexpr T* device_pointer() const { return pointer_; }
     DevSpan sub(size_t first, size_t n) const {
         TERRACE_DCHECK(first + n <= size_);
         return {pointer_ + first, n};
