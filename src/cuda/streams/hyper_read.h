@@ -1,0 +1,19 @@
+// The paths of hyper_read and the scratch they share. Which rows take which path follows from the
+// weights and the rows' kind alone.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "cuda/env.h"
+#include "ops/ops.h"
+
+namespace terrace::cuda {
+
+// Scratch of one hyper_read; null addresses when only counted.
+struct HyperScratch {
+    float* n = nullptr;    // [R][S*H] normed streams
+    float* g = nullptr;    // [R][S*H] gates before the sigmoid
+    float* mid = nullptr;  // [R][rank]
+    size_t used = 0;
+};
+HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, int rank);
+
+}  // namespace terrace::cuda
