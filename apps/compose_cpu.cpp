@@ -1,11 +1,11 @@
-// Links the CPU backend into a program: the host device, a worker pool, and the fast operations, or
-// the scalar reference where the processor has no AVX2. The only place that names src/cpu.
+// The CPU backend for a program: the host device, a worker pool, and the fast operations, or the
+// scalar reference where the processor has no AVX2. The only place that names src/cpu.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include "base/cpu_features.h"
+#include "compose.h"
 #include "cpu/cpu_ops.h"
-#include "ops/backends.h"
 
 namespace terrace {
 namespace {
@@ -17,9 +17,7 @@ Error bad(const char* flag, const std::string& value, const char* legal) {
 
 }  // namespace
 
-Result<Backend> open_backend(const BackendOptions& o) {
-    if (o.device != "auto" && o.device != "cpu" && o.device != "reference")
-        return bad("--device", o.device, "auto, cpu, reference");
+Result<Backend> open_cpu_backend(const BackendOptions& o) {
     if (o.threads < 0 || o.threads > 1024)
         return bad("--threads", std::to_string(o.threads), "0 (every CPU) to 1024");
     CpuOpsOptions cpu;

@@ -184,7 +184,8 @@ void Bench::hyper() {
                 w.down = plain_linear(kWide, rank);
                 w.up = plain_linear(rank, kWide);
                 w.inject = plain_linear(kWide, kStreams);
-                HyperReadArgs a{span(h), &w, span(x), span(inj), rows, kStreams, kHidden, rank};
+                HyperReadArgs a{span(h),  &w,      span(x), span(inj), rows,
+                                kStreams, kHidden, rank,    1e-6f,     {}};
                 return ops->hyper_read(*stream, a);
             });
         if (wanted("hyper_write"))
@@ -210,7 +211,7 @@ void Bench::attention() {
             std::swap(table[i - 1], table[splitmix(seed) % i]);
         seqs = {{0, rows, pos0, 0, n, 0}};
         row_seq.assign(static_cast<size_t>(rows), 0);
-        return StepRows{rows, 1, span(seqs), span(table), span(row_seq)};
+        return StepRows{rows, 1, span(seqs), span(table), span(row_seq), seqs.data(), {}};
     };
     std::vector<SeqRows> seqs;
     std::vector<int32_t> table, row_seq;
@@ -314,7 +315,7 @@ void Bench::recurrent() {
         std::vector<SeqRows> seqs{{0, rows, 0, 0, 0, 0}};
         std::vector<int32_t> row_seq(static_cast<size_t>(rows));
         GdnArgs a;
-        a.step = {rows, 1, span(seqs), {}, span(row_seq)};
+        a.step = {rows, 1, span(seqs), {}, span(row_seq), seqs.data(), {}};
         a.qkv = span(qkv);
         a.z = span(z);
         a.a = span(a1);
@@ -392,9 +393,10 @@ void Bench::experts() {
             row(fmt::format("moe, {} rows, 10 of {} experts + shared, K = 4", rows, n),
                 distinct * static_cast<double>(bytes), 6.0 * width * kHidden * rows * (k + 1), [&] {
                     choose();
-                    MoeArgs a{span(x), span(ids), span(w), {table.data(), n},
+                    MoeArgs a{span(x), span(ids), span(w), {table.data(), n, {}},
                               &shared, &gate,     span(y), rows,
-                              kHidden, width,     width,   k};
+                              kHidden, width,     width,   k,
+                              {}};
                     return ops->moe(*stream, a);
                 });
         if (wanted("route"))

@@ -47,26 +47,38 @@ void fill_random(std::byte* to, size_t bytes, PlaneType type, Noise& noise) {
     }
 }
 
+// Random planes for positions [length, depth): pages are copied from one random block at offsets
+// that no two of them share, since making every byte of a long context would take minutes.
 Status fill_depth(Runtime& runtime, Sequence& sequence, int32_t depth, Noise& noise) {
-    if (runtime.backend().device->kind() != DeviceKind::host)
-        return Error{Code::unsupported, "--fill-depth works on the host device only"};
+    constexpr size_t kBlock = size_t{64} << 20;
     const int32_t add = depth - sequence.memory.length();
     SequenceStore& store = runtime.store();
+    Stream& stream = runtime.stream();
     const size_t first_page = static_cast<size_t>(sequence.memory.length() / kPageTokens);
-    TERRACE_TRY(store.reserve(runtime.stream(), sequence.memory, add));
+    TERRACE_TRY(store.reserve(stream, sequence.memory, add));
     const KvPlanes& planes = store.planes();
     const PlaneGeometry& g = planes.geometry();
+    const size_t largest = kPageTokens * std::max({g.kv_bytes_per_token(), g.raw_bytes_per_token(),
+                                                   g.pooled_bytes_per_token()});
+    TERRACE_ASSIGN(
+        const Buffer block,
+        stream.device().allocate(kBlock + largest, MemSpace::host_pinned, Fill::unspecified));
+    fill_random(block.device_pointer(), block.bytes(), g.type, noise);
+    size_t at = 0;
     const auto fill = [&](std::byte* base, int32_t page, size_t token_bytes) {
         const size_t page_bytes = static_cast<size_t>(kPageTokens) * token_bytes;
-        fill_random(base + static_cast<size_t>(page) * page_bytes, page_bytes, g.type, noise);
+        at = (at + 40503 * 16) % kBlock / 16 * 16;
+        return stream.copy(base + static_cast<size_t>(page) * page_bytes,
+                           block.device_pointer() + at, page_bytes);
     };
     const std::vector<int32_t>& table = sequence.memory.block_table();
     for (int32_t layer = 0; layer < g.layers; ++layer)
         for (size_t i = first_page; i < table.size(); ++i) {
-            fill(planes.rows(layer).base, table[i], g.kv_bytes_per_token());
-            fill(planes.index(layer).raw, table[i], g.raw_bytes_per_token());
-            fill(planes.index(layer).pooled, table[i], g.pooled_bytes_per_token());
+            TERRACE_TRY(fill(planes.rows(layer).base, table[i], g.kv_bytes_per_token()));
+            TERRACE_TRY(fill(planes.index(layer).raw, table[i], g.raw_bytes_per_token()));
+            TERRACE_TRY(fill(planes.index(layer).pooled, table[i], g.pooled_bytes_per_token()));
         }
+    TERRACE_TRY(stream.synchronize());
     store.commit(sequence.memory, add);
     const std::vector<TokenId> tokens = noise.tokens(add, runtime.config().vocab);
     sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());

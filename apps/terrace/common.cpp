@@ -76,7 +76,8 @@ void add_common_flags(FlagSet& flags, CommonOptions& o, ModelFlag model) {
     Flag& m = flags.text("model", "DIR", o.model, "Model folder: config.json and *.safetensors");
     if (model == ModelFlag::required)
         m.missing = "give the folder that holds config.json and *.safetensors";
-    flags.text("device", "NAME", e.backend.device, "auto, cpu or reference (slow, exact)");
+    flags.text("device", "NAME", e.backend.device,
+               "auto, cpu, cuda, cuda:N or reference (slow, exact)");
     flags.integer("threads", e.backend.threads, 0, 1024, "Threads; 0: every CPU of the process");
     flags.choice<std::string>(
         "isa", e.backend.isa,
@@ -101,6 +102,11 @@ void add_common_flags(FlagSet& flags, CommonOptions& o, ModelFlag model) {
                                   {"ram", NgramPlacement::ram}},
                                  "Where the n-gram table is read from");
     flags.size("host-limit", e.host_limit, "Memory to use at most; 0: what the machine has free");
+    flags.size("vram-limit", e.vram_limit, "GPU memory to use at most; 0: what the GPU has free");
+    flags.choice<Model::Graphs>("graphs", e.graphs,
+                                {{"on", Model::Graphs::on}, {"off", Model::Graphs::off}},
+                                "Replay decode steps as captured graphs (GPU)");
+    flags.text("trace", "FILE", o.trace, "Write a timeline of operations (Chrome trace JSON)");
     add_output_flags(flags, o);
 }
 
@@ -114,6 +120,7 @@ EngineOptions engine_options(const CommonOptions& o) {
     set_log_level(o.quiet ? LogLevel::quiet : o.verbose ? LogLevel::debug : LogLevel::warn);
     EngineOptions e = o.engine;
     e.model = o.model;
+    e.trace = o.trace;
     e.backend.pinning = o.pin ? Pinning::cores : Pinning::off;
     return e;
 }

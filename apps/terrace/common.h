@@ -18,6 +18,7 @@ namespace terrace {
 struct CommonOptions {
     EngineOptions engine;
     std::string model;
+    std::string trace;
     bool pin = false, quiet = false, verbose = false, print_config = false;
 };
 

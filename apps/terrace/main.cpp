@@ -11,17 +11,18 @@
 #include "base/cpu_features.h"
 #include "commands.h"
 #include "common.h"
+#include "ops/backends.h"
 
 namespace terrace {
 namespace {
 
 std::string version_text() {
     const CpuFeatures& cpu = cpu_features();
-    return fmt::format(
-        "terrace {} ({} {}), backends: cpu reference; this machine: {}, {} CPUs{}{}{}",
-        TERRACE_VERSION, TERRACE_COMPILER, TERRACE_COMPILER_VERSION,
-        cpu.name.empty() ? "unknown processor" : cpu.name, cpu.physical_threads,
-        cpu.avx2 ? " avx2" : "", cpu.avx512 ? " avx512" : "", cpu.avx512_vbmi ? " avx512vbmi" : "");
+    return fmt::format("terrace {} ({} {}), backends: {}; this machine: {}, {} CPUs{}{}{}",
+                       TERRACE_VERSION, TERRACE_COMPILER, TERRACE_COMPILER_VERSION, backend_names(),
+                       cpu.name.empty() ? "unknown processor" : cpu.name, cpu.physical_threads,
+                       cpu.avx2 ? " avx2" : "", cpu.avx512 ? " avx512" : "",
+                       cpu.avx512_vbmi ? " avx512vbmi" : "");
 }
 
 Command version_command() {

@@ -18,7 +18,6 @@ Batch::Batch(Runtime& runtime) : runtime_(runtime), limits_(runtime.model().limi
     logit_rows_.reserve(z(limits_.logit_rows));
     history_.reserve(z(limits_.seqs));
     members_.reserve(z(limits_.seqs));
-    host_logits_.resize(z(limits_.logit_rows) * z(runtime.config().vocab));
 }
 
 Result<Sequence> Batch::start() {
@@ -85,7 +84,13 @@ Status Batch::run() {
     const StepInput input{tokens_, seqs_, tables_, history_, logit_rows_};
     TERRACE_TRY(model.forward(stream, runtime_.store(), input));
     const size_t floats = logit_rows_.size() * z(runtime_.config().vocab);
-    TERRACE_TRY(stream.copy(host_logits_.data(), model.logits().device_pointer(), 4 * floats));
+    if (floats > 0 && host_logits_.bytes() == 0) {
+        TERRACE_ASSIGN(host_logits_,
+                       stream.device().allocate(4 * model.logits().size(), MemSpace::host_pinned,
+                                                Fill::unspecified));
+    }
+    TERRACE_TRY(
+        stream.copy(host_logits_.device_pointer(), model.logits().device_pointer(), 4 * floats));
     TERRACE_TRY(stream.synchronize());
     for (size_t i = 0; i < members_.size(); ++i) {
         const SeqRows& r = seqs_[i];
@@ -99,7 +104,7 @@ Status Batch::run() {
 std::span<float> Batch::logits(int32_t i) {
     TERRACE_CHECK(i >= 0 && i < logit_rows());
     const size_t vocab = z(runtime_.config().vocab);
-    return {host_logits_.data() + z(i) * vocab, vocab};
+    return {reinterpret_cast<float*>(host_logits_.device_pointer()) + z(i) * vocab, vocab};
 }
 
 }  // namespace terrace

@@ -47,7 +47,7 @@ class Batch {
     std::vector<int32_t> tables_, logit_rows_;
     std::vector<std::span<const TokenId>> history_;
     std::vector<Sequence*> members_;
-    std::vector<float> host_logits_;  // [logit_rows][vocab]
+    Buffer host_logits_;  // [logit_rows][vocab], pinned; made by the first step that wants logits
 };
 
 }  // namespace terrace

@@ -10,6 +10,7 @@
 
 #include "base/types.h"
 #include "device/planes.h"
+#include "model/model.h"
 #include "ops/backends.h"
 #include "tier/ngram_table.h"
 
@@ -26,6 +27,10 @@ struct EngineOptions {
     PlaneType kv_type = PlaneType::f16;
     NgramPlacement ngram = NgramPlacement::mapped;
     uint64_t host_limit = 0;  // bytes; 0: what the machine has available
+    uint64_t vram_limit = 0;  // bytes; 0: what the GPU has free
+    // Replay decode steps as captured graphs where the device has them.
+    Model::Graphs graphs = Model::Graphs::on;
+    std::filesystem::path trace;  // Chrome trace of every operation; turns graphs off
 };
 
 struct SamplingParams {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "ops/traced_ops.h"
 
 namespace terrace {
 namespace {
@@ -21,6 +22,8 @@ int32_t pages_of(const EngineOptions& o) {
 void warn_of(const Backend& backend) {
     for (const std::string& note : backend.notes)
         log_warn(note);
+    for (const std::string& remark : backend.remarks)
+        log_warn(remark);
 }
 
 }  // namespace
@@ -56,14 +59,21 @@ Result<EngineOptions> resolve_options(EngineOptions o, const ModelConfig& config
 }
 
 MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightClass>& classes,
-                       const EngineOptions& o, const Ops* ops, const std::string& where) {
+                       const EngineOptions& o, const Ops* ops, const WeightHome& home) {
     MemoryPlan plan;
     plan.limit = o.host_limit;
+    const bool on_device = home.space == MemSpace::device;
+    if (on_device) plan.device_limit = o.vram_limit;
+    const std::string& where = home.where;
     uint64_t weights = 0, experts = 0, ngram = 0;
     for (const auto& [name, k] : classes)
         (name == "routed experts" ? experts
          : name == "n-gram table" ? ngram
                                   : weights) += static_cast<uint64_t>(k.bytes);
+    if (on_device) {
+        weights = home.bytes.weights;
+        experts = home.bytes.experts;
+    }
     const StepLimits limits = step_limits(o);
     const PlaneGeometry planes = Model::plane_geometry(c, o.kv_type, pages_of(o));
     const StateGeometry states = Model::state_geometry(c, 2 * o.max_seqs);
@@ -74,13 +84,10 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
                                   planes.pooled_bytes_per_page();
     const std::string pages =
         fmt::format("{} layers x {} pages of {} tokens", planes.layers, planes.pages, kPageTokens);
-    const char* host = "host memory";
+    const char* host = on_device ? "GPU memory" : "host memory";
     plan.rows.push_back({Role::weights, weights, where, "all but experts and n-gram table"});
     plan.rows.push_back({Role::experts, experts, where,
                          fmt::format("{} layers x {} experts", c.n_layers, c.n_experts)});
-    // A mapped or pread table is on disk; only a copy takes memory.
-    plan.rows.push_back(
-        {Role::ngram, o.ngram == NgramPlacement::ram ? ngram : 0, host, "copied to memory"});
     plan.rows.push_back(
         {Role::kv, plane_tokens * planes.kv_bytes_per_token(), host,
          fmt::format("{}, {} B/token", pages,
@@ -98,7 +105,25 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
                          ops ? ops->name() : ""});
     plan.rows.push_back({Role::logits, Model::logit_bytes(c, limits), host,
                          fmt::format("{} rows of {}", limits.logit_rows, c.vocab)});
+    for (MemoryRow& row : plan.rows)
+        row.space = home.space;
+    plan.rows.push_back({Role::staging, Model::staging_bytes(c, limits), "host memory",
+                         "metadata and n-gram rows of a step"});
+    // A mapped or pread table is on disk; only a copy takes memory.
+    plan.rows.push_back({Role::ngram, o.ngram == NgramPlacement::ram ? ngram : 0, "host memory",
+                         "copied to memory"});
     return plan;
+}
+
+WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes) {
+    WeightHome home{"file map", MemSpace::host, {}};
+    if (backend.device->unified()) return home;
+    home = {"GPU memory", MemSpace::device, {}};
+    for (const auto& [name, k] : classes)
+        if (name != "n-gram table")
+            (name == "routed experts" ? home.bytes.experts : home.bytes.weights) +=
+                static_cast<uint64_t>(k.bytes);
+    return home;
 }
 
 Status Runtime::resolve(const ModelConfig& config) {
@@ -106,35 +131,54 @@ Status Runtime::resolve(const ModelConfig& config) {
     return {};
 }
 
+Status Runtime::open_backend_and_trace() {
+    TERRACE_ASSIGN(backend_, open_backend(options_.backend));
+    warn_of(backend_);
+    if (options_.trace.empty()) return {};
+    TERRACE_ASSIGN(backend_.ops,
+                   make_traced_ops(std::move(backend_.ops), *backend_.device, options_.trace));
+    options_.graphs = Model::Graphs::off;
+    return {};
+}
+
 // The plan is made and checked before the first large allocation; allocations then charge the same
 // numbers.
 Status Runtime::finish(ModelConfig config, ModelWeights weights, std::vector<NgramTable> tables) {
-    const std::string where = dir_ ? "file map" : "host memory";
-    plan_ = plan_memory(config, weights.classes, options_, backend_.ops.get(), where);
-    TERRACE_TRY(plan_.check());
-    for (const Role role : {Role::weights, Role::experts}) {
-        TERRACE_ASSIGN(Reservation r, budget_.reserve(role, plan_.bytes(role), "weights"));
-        mapped_.push_back(std::move(r));
+    Device& device = *backend_.device;
+    TERRACE_ASSIGN(stream_, device.make_stream());
+    WeightHome home{dir_ ? "file map" : "host memory", MemSpace::host, {}};
+    if (!device.unified()) {
+        home = {"GPU memory", MemSpace::device, placed_bytes(weights)};
+        if (options_.vram_limit == 0) options_.vram_limit = device.free_bytes();
     }
+    plan_ = plan_memory(config, weights.classes, options_, backend_.ops.get(), home);
+    TERRACE_TRY(plan_.check());
+    if (device.unified())
+        for (const Role role : {Role::weights, Role::experts}) {
+            TERRACE_ASSIGN(Reservation r, budget_.reserve(role, plan_.bytes(role), "weights"));
+            mapped_.push_back(std::move(r));
+        }
+    TERRACE_TRY(place_weights(weights, device, *stream_, device_budget()));
     const StepLimits limits = step_limits(options_);
     const OpsLimits ops_limits = Model::ops_limits(config, limits);
     {
-        TERRACE_ASSIGN(Reservation r,
-                       budget_.reserve(Role::workspace, backend_.ops->workspace_bytes(ops_limits),
-                                       backend_.ops->name()));
+        TERRACE_ASSIGN(
+            Reservation r,
+            device_budget().reserve(Role::workspace, backend_.ops->workspace_bytes(ops_limits),
+                                    backend_.ops->name()));
         mapped_.push_back(std::move(r));
     }
     TERRACE_TRY(backend_.ops->reserve(ops_limits));
-    TERRACE_ASSIGN(stream_, backend_.device->make_stream());
-    TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(*backend_.device, budget_,
+    TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(device, device_budget(),
                                                      Model::plane_geometry(config, options_.kv_type,
                                                                            pages_of(options_))));
     TERRACE_ASSIGN(StatePool states,
-                   StatePool::create(*backend_.device, budget_,
+                   StatePool::create(device, device_budget(),
                                      Model::state_geometry(config, 2 * options_.max_seqs)));
     store_ = std::make_unique<SequenceStore>(std::move(planes), std::move(states));
-    TERRACE_ASSIGN(model_, Model::create(config, std::move(weights), std::move(tables),
-                                         *backend_.device, *backend_.ops, budget_, limits));
+    TERRACE_ASSIGN(model_, Model::create(config, std::move(weights), std::move(tables), device,
+                                         *backend_.ops, device_budget(), budget_, limits));
+    model_->use_graphs(options_.graphs);
     return {};
 }
 
@@ -153,8 +197,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const EngineOptions& options) {
         r->tokenizer_.emplace(std::move(tokenizer));
     }
     TERRACE_ASSIGN(ModelWeights weights, bind_weights(dir));
-    TERRACE_ASSIGN(r->backend_, open_backend(options.backend));
-    warn_of(r->backend_);
+    TERRACE_TRY(r->open_backend_and_trace());
     std::vector<NgramTable> tables;
     for (const LayerWeights& layer : weights.layers) {
         if (!layer.ple) continue;
@@ -176,12 +219,12 @@ Result<std::unique_ptr<Runtime>> Runtime::open_synthetic(const EngineOptions& op
     r->options_.ngram = NgramPlacement::ram;
     r->generation_ = default_generation(config);
     TERRACE_TRY(r->resolve(config));
-    TERRACE_ASSIGN(r->backend_, open_backend(options.backend));
-    warn_of(r->backend_);
+    TERRACE_TRY(r->open_backend_and_trace());
     WorkerPool inline_pool(1);
     WorkerPool& pool = r->backend_.pool ? *r->backend_.pool : inline_pool;
     TERRACE_ASSIGN(ModelWeights weights,
-                   synthetic_weights(config, synthetic, pool, r->options_.host_limit));
+                   synthetic_weights(config, synthetic, pool, *r->backend_.device,
+                                     r->device_budget(), r->options_.host_limit));
     std::vector<NgramTable> tables;
     for (size_t i = 0; i < config.ple_layers.size(); ++i) {
         TERRACE_ASSIGN(NgramTable table,
@@ -203,7 +246,7 @@ Runtime::~Runtime() {
 MemoryPlan Runtime::report() const {
     MemoryPlan now = plan_;
     for (MemoryRow& row : now.rows)
-        row.bytes = budget_.used(row.role);
+        row.bytes = (row.space == MemSpace::device ? device_budget_ : budget_).used(row.role);
     return now;
 }
 

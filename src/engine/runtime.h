@@ -8,6 +8,7 @@
 
 #include "engine/options.h"
 #include "model/model.h"
+#include "model/placement.h"
 #include "model/synthetic.h"
 #include "text/tokenizer.h"
 #include "tier/memory_plan.h"
@@ -38,16 +39,20 @@ class Runtime {
     int64_t ngram_rows_read() const;
 
   private:
-    Runtime() : budget_("host memory", 0) {}
+    Runtime() : budget_("host memory", 0), device_budget_("GPU memory", 0) {}
     Status finish(ModelConfig config, ModelWeights weights, std::vector<NgramTable> tables);
     Status resolve(const ModelConfig& config);
+    Status open_backend_and_trace();
 
     EngineOptions options_;
     GenerationConfig generation_;
     std::optional<Tokenizer> tokenizer_;
     std::optional<ModelDir> dir_;
     Backend backend_;
-    Budget budget_;
+    // Of the device's memory: budget_ itself where that is the host's.
+    Budget& device_budget() { return backend_.device->unified() ? budget_ : device_budget_; }
+
+    Budget budget_, device_budget_;
     std::vector<Reservation>
         mapped_;  // charges of weights that lie in file maps or synthetic memory
     MemoryPlan plan_;
@@ -61,8 +66,16 @@ StepLimits step_limits(const EngineOptions& options);
 
 // The plan of a model under options whose defaults are filled in (see resolve_options). `ops` may
 // be null: its workspace is then left out.
+struct WeightHome {
+    std::string where;                // "file map", "host memory", "GPU memory"
+    MemSpace space = MemSpace::host;  // device: everything but what feeds it lies in GPU memory
+    WeightBytes bytes;                // as placed there; not used for host
+};
 MemoryPlan plan_memory(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
-                       const EngineOptions& options, const Ops* ops, const std::string& where);
+                       const EngineOptions& options, const Ops* ops, const WeightHome& home);
+
+// Where weights of these classes would live, before any was read: sizes as in the files.
+WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes);
 
 // Fills in defaults and checks ranges: the error names the option, its value and what is allowed.
 Result<EngineOptions> resolve_options(EngineOptions options, const ModelConfig& config);

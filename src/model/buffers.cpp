@@ -44,11 +44,12 @@ size_t carve(StepBuffers& b, std::byte* base, const ModelConfig& c, const StepLi
     const size_t values = z(c.gdn_v_heads) * z(c.gdn_v_dim), heads = z(c.n_heads) * z(c.head_dim);
     const size_t kv = z(c.n_kv_heads) * z(c.head_dim);
     const size_t pages = z(l.max_tokens + kPageTokens - 1) / kPageTokens;
+    carver.take(b.seqs, z(l.seqs));
     carver.take(b.tokens, rows);
     carver.take(b.row_seq, rows);
-    carver.take(b.block_tables, z(l.seqs) * (pages + 1));
     carver.take(b.logit_rows, z(l.logit_rows));
-    carver.take(b.seqs, z(l.seqs));
+    carver.take(b.block_tables, z(l.seqs) * (pages + 1));  // last: only its used part is copied
+    b.meta_bytes = carver.used();
     carver.take(b.h, rows * streams * hidden);
     carver.take(b.x, rows * hidden);
     carver.take(b.inj, rows * streams);
@@ -82,6 +83,28 @@ size_t carve(StepBuffers& b, std::byte* base, const ModelConfig& c, const StepLi
 size_t Model::activation_bytes(const ModelConfig& config, const StepLimits& limits) {
     StepBuffers none;
     return carve(none, nullptr, config, limits);
+}
+
+size_t Model::staging_bytes(const ModelConfig& config, const StepLimits& limits) {
+    StepBuffers none;
+    carve(none, nullptr, config, limits);
+    return none.meta_bytes + 4 * config.ple_layers.size() * z(limits.rows) * z(config.ple_dim);
+}
+
+void row_runs(std::span<const SeqRows> seqs, std::vector<RowRun>& runs) {
+    runs.clear();
+    const auto add = [&](int32_t row0, int32_t n, RowKind kind) {
+        if (n == 0) return;
+        if (!runs.empty() && runs.back().kind == kind)
+            runs.back().n_rows += n;
+        else
+            runs.push_back({row0, n, kind});
+    };
+    for (const SeqRows& s : seqs) {
+        const int32_t tail = s.n_rows % kGdnChunk, decoded = tail <= kDecodeRows ? tail : 0;
+        add(s.row0, s.n_rows - decoded, RowKind::prefill);
+        add(s.row0 + s.n_rows - decoded, decoded, RowKind::decode);
+    }
 }
 
 size_t Model::logit_bytes(const ModelConfig& config, const StepLimits& limits) {
@@ -143,7 +166,8 @@ StateGeometry Model::state_geometry(const ModelConfig& c, int32_t slots) {
 
 Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, ModelWeights weights,
                                              std::vector<NgramTable> tables, Device& device,
-                                             Ops& ops, Budget& budget, const StepLimits& limits) {
+                                             Ops& ops, Budget& budget, Budget& host_budget,
+                                             const StepLimits& limits) {
     TERRACE_CHECK(tables.size() == config.ple_layers.size());
     std::unique_ptr<Model> m(new Model());
     m->config_ = config;
@@ -163,10 +187,15 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, ModelWei
                                     fmt::format("logits of {} rows", limits.logit_rows)));
     carve(b, b.memory.buffer.device_pointer(), config, limits);
     b.logits = b.logit_memory.buffer.span<float>();
-    b.row_seq_host.resize(z(limits.rows));
+    TERRACE_ASSIGN(b.staging, allocate_charged(device, host_budget, Role::staging,
+                                               staging_bytes(config, limits), MemSpace::host_pinned,
+                                               Fill::unspecified, "step metadata"));
+    b.host_seqs.reserve(z(limits.seqs));
+    b.runs.reserve(2 * z(limits.seqs));
     if (!config.ple_layers.empty()) {
+        b.ngram_host = {reinterpret_cast<float*>(b.staging.buffer.device_pointer() + b.meta_bytes),
+                        config.ple_layers.size() * z(limits.rows) * z(config.ple_dim)};
         b.ngram_rows.resize(z(limits.rows) * z(config.ngram_heads()));
-        b.ngram_host.resize(z(limits.rows) * z(config.ple_dim));
         b.window.resize(z(config.ngram_size - 1) + z(limits.rows));
     }
     return m;

@@ -8,11 +8,16 @@ namespace terrace {
 struct StepBuffers {
     ChargedBuffer memory, logit_memory;
 
-    // Host side of the step's metadata, filled before the copy to the device.
-    std::vector<int32_t> row_seq_host;
+    // Host side of the step's metadata, filled before the copy to the device. Pinned where the
+    // device has its own memory, and laid out as there, so that one copy carries all of it; the
+    // engine synchronises once per step, so the next step may refill it.
+    ChargedBuffer staging;
+    size_t meta_bytes = 0;  // of [seqs .. block_tables], at the start of `memory` and `staging`
     std::vector<int64_t> ngram_rows;
-    std::vector<float> ngram_host;  // [rows][ple_dim], one injection at a time
+    DevSpan<float> ngram_host;  // [ple layers][rows][ple_dim] in `staging`
     std::vector<TokenId> window;
+    std::vector<SeqRows> host_seqs;
+    std::vector<RowRun> runs;
 
     DevSpan<int32_t> tokens, row_seq, block_tables, logit_rows;
     DevSpan<SeqRows> seqs;
@@ -38,5 +43,8 @@ struct StepBuffers {
     int32_t slab_rows = 0;
     int32_t max_blocks = 0;
 };
+
+// The rule of ops/args.h (RowKind) over the sequences of a step; neighbours of one kind share a run.
+void row_runs(std::span<const SeqRows> seqs, std::vector<RowRun>& runs);
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "model/buffers.h"
 
@@ -29,6 +30,7 @@ Status Model::linear(Stream& stream, DevSpan<const float> x,
     LinearArgs args;
     args.x = x;
     args.rows = step_.n_rows;
+    args.runs = step_.runs;
     for (const auto& [weight, y] : jobs) {
         args.x_stride = weight->in;
         args.jobs[args.n_jobs++] = LinearJob{weight, y, weight->out};
@@ -43,6 +45,15 @@ Status Model::upload(Stream& stream, const StepInput& in) {
     TERRACE_CHECK(!in.seqs.empty() && static_cast<int32_t>(in.seqs.size()) <= limits_.seqs);
     TERRACE_CHECK(static_cast<int32_t>(in.logit_rows.size()) <= limits_.logit_rows);
     TERRACE_CHECK(in.block_tables.size() <= b.block_tables.size());
+    std::byte* const base = b.memory.buffer.device_pointer();
+    std::byte* const host = b.staging.buffer.device_pointer();
+    const auto put = [&](auto span, const auto* from, size_t n) {
+        std::byte* to = host + (reinterpret_cast<std::byte*>(span.device_pointer()) - base);
+        std::memcpy(to, from, n * sizeof(*from));
+        return static_cast<size_t>(to - host) + n * sizeof(*from);
+    };
+    auto* row_seq = reinterpret_cast<int32_t*>(
+        host + (reinterpret_cast<std::byte*>(b.row_seq.device_pointer()) - base));
     int32_t next = 0;
     max_visible_ = 0;
     for (size_t s = 0; s < in.seqs.size(); ++s) {
@@ -51,23 +62,24 @@ Status Model::upload(Stream& stream, const StepInput& in) {
         TERRACE_CHECK(seq.pos0 + seq.n_rows <= limits_.max_tokens);
         TERRACE_CHECK(seq.n_pages * kPageTokens >= seq.pos0 + seq.n_rows);
         next += seq.n_rows;
-        std::fill_n(b.row_seq_host.begin() + seq.row0, seq.n_rows, static_cast<int32_t>(s));
+        std::fill_n(row_seq + seq.row0, seq.n_rows, static_cast<int32_t>(s));
         max_visible_ = std::max(max_visible_, (seq.pos0 + seq.n_rows) / config_.index_block);
     }
     TERRACE_CHECK(next == rows);
-    const auto put = [&](auto span, const auto* from, size_t n) {
-        return stream.copy(span.device_pointer(), from, n * sizeof(*from));
-    };
-    TERRACE_TRY(put(b.tokens, in.tokens.data(), in.tokens.size()));
-    TERRACE_TRY(put(b.row_seq, b.row_seq_host.data(), in.tokens.size()));
-    TERRACE_TRY(put(b.seqs, in.seqs.data(), in.seqs.size()));
-    TERRACE_TRY(put(b.block_tables, in.block_tables.data(), in.block_tables.size()));
-    TERRACE_TRY(put(b.logit_rows, in.logit_rows.data(), in.logit_rows.size()));
+    put(b.seqs, in.seqs.data(), in.seqs.size());
+    put(b.tokens, in.tokens.data(), in.tokens.size());
+    put(b.logit_rows, in.logit_rows.data(), in.logit_rows.size());
+    const size_t used = put(b.block_tables, in.block_tables.data(), in.block_tables.size());
+    TERRACE_TRY(stream.copy(base, host, used));
+    b.host_seqs.assign(in.seqs.begin(), in.seqs.end());
+    row_runs(in.seqs, b.runs);
     step_.n_rows = rows;
     step_.n_seqs = static_cast<int32_t>(in.seqs.size());
     step_.seqs = b.seqs;
     step_.block_tables = b.block_tables;
     step_.row_seq = b.row_seq;
+    step_.host_seqs = b.host_seqs.data();
+    step_.runs = {b.runs.data(), static_cast<int32_t>(b.runs.size())};
     return {};
 }
 
@@ -90,12 +102,11 @@ Status Model::gather_ngrams(Stream& stream, const StepInput& in) {
                                        &b.ngram_rows[(row0 + r) * heads]);
             }
         }
-        const size_t rows = in.tokens.size();
-        TERRACE_TRY(tables_[p].gather({b.ngram_rows.data(), rows * heads}, b.ngram_host.data()));
-        const size_t width = static_cast<size_t>(config_.ple_dim);
-        TERRACE_TRY(
-            stream.copy(b.ngram.device_pointer() + p * static_cast<size_t>(limits_.rows) * width,
-                        b.ngram_host.data(), rows * width * sizeof(float)));
+        const size_t rows = in.tokens.size(), width = static_cast<size_t>(config_.ple_dim);
+        const size_t at = p * static_cast<size_t>(limits_.rows) * width;
+        float* host = b.ngram_host.device_pointer() + at;
+        TERRACE_TRY(tables_[p].gather({b.ngram_rows.data(), rows * heads}, host));
+        TERRACE_TRY(stream.copy(b.ngram.device_pointer() + at, host, rows * width * sizeof(float)));
     }
     return {};
 }
@@ -127,7 +138,6 @@ Status Model::ple(Stream& stream, const SequenceStore& store, const LayerWeights
 }
 
 Status Model::forward(Stream& stream, const SequenceStore& store, const StepInput& in) {
-    StepBuffers& b = *b_;
     for (const TokenId t : in.tokens)
         if (t < 0 || t >= config_.vocab)
             return Error{
@@ -135,7 +145,36 @@ Status Model::forward(Stream& stream, const SequenceStore& store, const StepInpu
                 fmt::format("token id {} is outside the vocabulary 0..{}", t, config_.vocab - 1)};
     TERRACE_TRY(upload(stream, in));
     TERRACE_TRY(gather_ngrams(stream, in));
+    // One row a sequence, each wanting its logits: the steady state of decoding.
+    const bool steady =
+        in.tokens.size() == in.seqs.size() && in.logit_rows.size() == in.seqs.size();
+    if (steady && graphs_ == Graphs::on && !observer_ && stream.device().has_graphs())
+        return replay(stream, store, in);
+    return run_layers(stream, store, static_cast<int32_t>(in.logit_rows.size()));
+}
 
+// A shape's first step runs eagerly, which loads its kernels; its second is captured.
+Status Model::replay(Stream& stream, const SequenceStore& store, const StepInput& in) {
+    const Shape shape{step_.n_rows, max_visible_ > config_.block_top_k()};
+    const auto found = captured_.find(shape);
+    if (found == captured_.end()) {
+        captured_.emplace(shape, nullptr);
+        return run_layers(stream, store, static_cast<int32_t>(in.logit_rows.size()));
+    }
+    if (!found->second) {
+        TERRACE_TRY(stream.begin_capture());
+        const Status recorded =
+            run_layers(stream, store, static_cast<int32_t>(in.logit_rows.size()));
+        auto graph = stream.end_capture();  // also when recording failed: the stream must leave it
+        TERRACE_TRY(recorded);
+        TERRACE_ASSIGN(found->second, std::move(graph));
+    }
+    ++replays_;
+    return stream.launch(*found->second);
+}
+
+Status Model::run_layers(Stream& stream, const SequenceStore& store, int32_t logit_rows) {
+    StepBuffers& b = *b_;
     EmbedArgs embed;
     embed.tokens = b.tokens;
     embed.table = weights_.embed;
@@ -153,6 +192,7 @@ Status Model::forward(Stream& stream, const SequenceStore& store, const StepInpu
     read.streams = config_.hc_count;
     read.hidden = config_.hidden;
     read.rank = config_.hc_rank;
+    read.runs = step_.runs;
     read.eps = static_cast<float>(config_.rms_eps);
     HyperWriteArgs write;
     write.h = b.h;
@@ -179,13 +219,13 @@ Status Model::forward(Stream& stream, const SequenceStore& store, const StepInpu
         TERRACE_TRY(ops_->hyper_write(stream, write));
         if (observer_) observer_->after_layer(LayerIx{i}, step_.n_rows, b.h);
     }
-    if (in.logit_rows.empty()) return {};
+    if (logit_rows == 0) return {};
 
     GatherRowsArgs gather;
     gather.in = b.h;
     gather.rows = b.logit_rows;
     gather.out = b.tail_h;
-    gather.n = static_cast<int32_t>(in.logit_rows.size());
+    gather.n = logit_rows;
     gather.width = config_.hc_count * config_.hidden;
     TERRACE_TRY(ops_->gather_rows(stream, gather));
     read.weights = &weights_.mixer;
@@ -193,8 +233,12 @@ Status Model::forward(Stream& stream, const SequenceStore& store, const StepInpu
     read.x = b.tail_x;
     read.inj = {};
     read.rows = gather.n;
+    // Logits are always computed as decoded rows, so that asking for more of them changes no bit.
+    const RowRun tail{0, gather.n, RowKind::decode};
+    read.runs = {&tail, 1};
     TERRACE_TRY(ops_->hyper_read(stream, read));
     LinearArgs head;
+    head.runs = read.runs;
     head.x = b.tail_x;
     head.x_stride = config_.hidden;
     head.rows = gather.n;

@@ -23,7 +23,8 @@ Status Model::moe_layer(Stream& stream, const LayerWeights& layer, LayerIx index
     moe.x = b.x;
     moe.ids = b.ids;
     moe.weights = b.id_weights;
-    moe.table = ExpertTable{w.experts.data(), static_cast<int32_t>(w.experts.size())};
+    moe.table =
+        ExpertTable{w.experts.data(), static_cast<int32_t>(w.experts.size()), w.device_experts};
     moe.shared = &w.shared;
     moe.shared_gate = &w.shared_gate;
     moe.y = b.y;
@@ -32,6 +33,7 @@ Status Model::moe_layer(Stream& stream, const LayerWeights& layer, LayerIx index
     moe.width = config_.moe_width;
     moe.shared_width = config_.shared_width;
     moe.k = config_.n_experts_per_token;
+    moe.runs = step_.runs;
     return ops_->moe(stream, moe);
 }
 

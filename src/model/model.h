@@ -6,6 +6,8 @@
 // Model spec 3 gives each formula; src/model/layer_*.cpp has one file per kind of layer.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <compare>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -57,10 +59,11 @@ struct StepBuffers;  // activations; model/buffers.h
 class Model {
   public:
     // `tables`: one n-gram table per injection, in layer order. Takes the activation buffers from
-    // `budget`.
+    // `budget`, the device's, and the metadata that is copied there from `host_budget` (the same on
+    // a unified device).
     static Result<std::unique_ptr<Model>> create(const ModelConfig& config, ModelWeights weights,
                                                  std::vector<NgramTable> tables, Device& device,
-                                                 Ops& ops, Budget& budget,
+                                                 Ops& ops, Budget& budget, Budget& host_budget,
                                                  const StepLimits& limits);
     ~Model();
 
@@ -73,10 +76,17 @@ class Model {
     DevSpan<const float> logits() const;
 
     void observe(StepObserver* observer) { observer_ = observer; }
+
+    // Decode steps of a shape seen before are captured once and replayed where the device has
+    // graphs; off: every step is launched operation by operation, with the same bits.
+    enum class Graphs : uint8_t { off, on };
+    void use_graphs(Graphs graphs) { graphs_ = graphs; }
+    int64_t replays() const { return replays_; }
     int64_t ngram_rows_read() const;
 
     // What create() will take; the planner asks before.
     static size_t activation_bytes(const ModelConfig& config, const StepLimits& limits);
+    static size_t staging_bytes(const ModelConfig& config, const StepLimits& limits);
     static size_t logit_bytes(const ModelConfig& config, const StepLimits& limits);
     static OpsLimits ops_limits(const ModelConfig& config, const StepLimits& limits);
 
@@ -88,6 +98,8 @@ class Model {
     Model() = default;
     Status upload(Stream& stream, const StepInput& input);
     Status gather_ngrams(Stream& stream, const StepInput& input);
+    Status run_layers(Stream& stream, const SequenceStore& store, int32_t logit_rows);
+    Status replay(Stream& stream, const SequenceStore& store, const StepInput& input);
     Status gdn_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
                      int32_t gdn_index);
     Status qsa_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
@@ -108,6 +120,17 @@ class Model {
     StepObserver* observer_ = nullptr;
     StepRows step_;            // of the step in progress
     int32_t max_visible_ = 0;  // most complete blocks of any row of the step
+
+    // What a captured step depends on besides device memory. Everything else (positions, pages,
+    // slots, tokens) is read from the step's metadata on the device.
+    struct Shape {
+        int32_t rows = 0;
+        bool sparse = false;
+        auto operator<=>(const Shape&) const = default;
+    };
+    Graphs graphs_ = Graphs::on;
+    std::map<Shape, std::unique_ptr<Graph>> captured_;  // null: seen once, launched eagerly
+    int64_t replays_ = 0;
 };
 
 }  // namespace terrace

@@ -16,12 +16,76 @@ uint64_t mix(uint64_t v) {
     return v ^ (v >> 31);
 }
 
-// Runs twice: once to count bytes, once to make tensors from one block of memory.
+constexpr size_t kWindow = size_t{64} << 20;
+
+// Where made tensors go: straight into memory of the host, or through an upload window. Tensors come
+// in ascending addresses without gaps larger than their alignment.
+class Sink {
+  public:
+    Sink(WorkerPool& pool, UploadWindow* window) : pool_(pool), window_(window) {}
+
+    // to[i] = f(i) for i in [0, n).
+    template <class T, class F>
+    void fill(T* to, int64_t n, F&& f) {
+        const auto write = [&](T* at, int64_t i0, int64_t count) {
+            pool_.ranges(count, 4096, [&](int64_t first, int64_t last, int) {
+                for (int64_t i = first; i < last; ++i)
+                    at[i] = f(i0 + i);
+            });
+        };
+        if (!window_) return write(to, 0, n);
+        for (int64_t done = 0; done < n && status_;) {
+            auto* here = reinterpret_cast<std::byte*>(to + done);
+            if (piece_ && static_cast<size_t>(here - home_) + sizeof(T) > window_->bytes()) flush();
+            if (!piece_ && !open(here)) return;
+            const auto at = static_cast<size_t>(here - home_);
+            const int64_t count =
+                std::min(n - done, static_cast<int64_t>((window_->bytes() - at) / sizeof(T)));
+            write(reinterpret_cast<T*>(piece_ + at), done, count);
+            used_ = at + static_cast<size_t>(count) * sizeof(T);
+            done += count;
+        }
+    }
+    Status finish() {
+        if (window_) {
+            flush();
+            TERRACE_TRY(status_);
+            return window_->finish();
+        }
+        return {};
+    }
+
+  private:
+    bool open(std::byte* home) {
+        auto piece = window_->next();
+        if (!piece) {
+            status_ = piece.error();
+            return false;
+        }
+        piece_ = *piece;
+        home_ = home;
+        used_ = 0;
+        return true;
+    }
+    void flush() {
+        if (piece_ && used_ > 0 && status_) status_ = window_->send(home_, used_);
+        piece_ = nullptr;
+    }
+
+    WorkerPool& pool_;
+    UploadWindow* window_;
+    Status status_;
+    std::byte* piece_ = nullptr;  // the window's memory for addresses from home_
+    std::byte* home_ = nullptr;
+    size_t used_ = 0;
+};
+
+// Runs twice: once to count bytes, once to make tensors in one block of memory.
 class Maker {
   public:
-    Maker(const ModelConfig& c, const SyntheticOptions& o, WorkerPool* pool, std::byte* base,
+    Maker(const ModelConfig& c, const SyntheticOptions& o, Sink* sink, std::byte* base,
           ModelWeights* w)
-        : c_(c), o_(o), pool_(pool), base_(base), w_(w) {}
+        : c_(c), o_(o), sink_(sink), base_(base), w_(w) {}
 
     uint64_t run() {
         ModelWeights scratch;
@@ -67,17 +131,13 @@ class Maker {
 
     std::byte* take(uint64_t bytes) {
         std::byte* p = base_ ? base_ + used_ : nullptr;
-        used_ += (bytes + 63) / 64 * 64;
+        used_ += (bytes + kWeightAlign - 1) / kWeightAlign * kWeightAlign;
         return p;
     }
 
-    template <class F>
-    void fill(int64_t n, F&& f) {
-        if (pool_)
-            pool_->ranges(n, 4096, [&](int64_t first, int64_t last, int) {
-                for (int64_t i = first; i < last; ++i)
-                    f(i);
-            });
+    template <class T, class F>
+    void fill(T* to, int64_t n, F&& f) {
+        if (sink_) sink_->fill(to, n, f);
         ++serial_;
     }
 
@@ -96,10 +156,10 @@ class Maker {
         count(cls, n, bytes);
         const uint64_t key = mix(o_.seed + serial_);
         const double k = scale * std::sqrt(3.0);
-        fill(data ? n : 0, [&](int64_t i) {
+        fill(data, n, [&](int64_t i) {
             const double u =
                 static_cast<double>(mix(key + static_cast<uint64_t>(i)) >> 11) * 0x1p-53;
-            data[i] = f16::from(static_cast<float>((2 * u - 1) * k));
+            return f16::from(static_cast<float>((2 * u - 1) * k));
         });
         return {data, DType::f16, n};
     }
@@ -117,8 +177,8 @@ class Maker {
         auto* data = reinterpret_cast<f16*>(take(2 * static_cast<uint64_t>(n)));
         const uint64_t key = mix(o_.seed + serial_);
         const auto m = static_cast<float>(magnitude);
-        fill(data ? n : 0, [&](int64_t i) {
-            data[i] = f16::from(mix(key + static_cast<uint64_t>(i)) & 1 ? m : -m);
+        fill(data, n, [&](int64_t i) {
+            return f16::from(mix(key + static_cast<uint64_t>(i)) & 1 ? m : -m);
         });
         return data;
     }
@@ -138,8 +198,8 @@ class Maker {
         count(cls, int64_t{w.exl3.in} * w.exl3.out,
               bytes + 2u * static_cast<uint64_t>(w.exl3.in + w.exl3.out));
         const uint64_t key = mix(o_.seed + serial_);
-        fill(words ? static_cast<int64_t>(bytes / 8) : 0,
-             [&](int64_t i) { words[i] = mix(key + static_cast<uint64_t>(i)); });
+        fill(words, static_cast<int64_t>(bytes / 8),
+             [&](int64_t i) { return mix(key + static_cast<uint64_t>(i)); });
         w.exl3.trellis = reinterpret_cast<const uint16_t*>(words);
         w.exl3.suh = signs(w.exl3.in, 1.0 / std::sqrt(in));
         w.exl3.svh = signs(w.exl3.out, 1.0);
@@ -192,7 +252,7 @@ class Maker {
 
     const ModelConfig& c_;
     const SyntheticOptions& o_;
-    WorkerPool* pool_;
+    Sink* sink_;
     std::byte* base_;
     ModelWeights* w_;
     uint64_t used_ = 0;
@@ -206,20 +266,40 @@ uint64_t synthetic_bytes(const ModelConfig& config, const SyntheticOptions& opti
 }
 
 Result<ModelWeights> synthetic_weights(const ModelConfig& config, const SyntheticOptions& options,
-                                       WorkerPool& pool, uint64_t limit_bytes) {
+                                       WorkerPool& pool, Device& device, Budget& budget,
+                                       uint64_t limit_bytes) {
     const uint64_t bytes = synthetic_bytes(config, options);
+    ModelWeights w;
+    if (!device.unified()) {
+        TERRACE_ASSIGN(Buffer memory, device.allocate(bytes, MemSpace::device, Fill::unspecified));
+        TERRACE_ASSIGN(const std::unique_ptr<Stream> stream, device.make_stream());
+        TERRACE_ASSIGN(UploadWindow window, UploadWindow::create(device, *stream, kWindow));
+        Sink sink(pool, &window);
+        Maker(config, options, &sink, memory.device_pointer(), &w).run();
+        TERRACE_TRY(sink.finish());
+        const WeightBytes placed = placed_bytes(w);
+        TERRACE_CHECK(placed.weights + placed.experts - expert_table_bytes(w) == bytes);
+        TERRACE_ASSIGN(Reservation experts,
+                       budget.reserve(Role::experts, placed.experts, "routed experts"));
+        TERRACE_ASSIGN(Reservation rest,
+                       budget.reserve(Role::weights, bytes - placed.experts, "weights"));
+        w.device_memory.push_back({std::move(experts), std::move(memory)});
+        w.device_memory.push_back({std::move(rest), Buffer{}});
+        return w;
+    }
     if (limit_bytes != 0 && bytes > limit_bytes)
         return Error{Code::out_of_memory,
                      fmt::format("synthetic weights: need {} bytes, {} are available: lower --bpw "
                                  "or --layers",
                                  bytes, limit_bytes)};
-    ModelWeights w;
     w.owned.push_back(allocate_bytes(bytes));
     std::byte* base = w.owned.back().get();
     if (!base)
         return Error{Code::out_of_memory,
                      fmt::format("synthetic weights: the system refused {} bytes", bytes)};
-    Maker(config, options, &pool, base, &w).run();
+    Sink sink(pool, nullptr);
+    Maker(config, options, &sink, base, &w).run();
+    TERRACE_TRY(sink.finish());
     return w;
 }
 

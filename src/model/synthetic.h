@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "base/worker_pool.h"
+#include "model/placement.h"
 #include "model/weights.h"
 
 namespace terrace {
@@ -17,10 +18,12 @@ struct SyntheticOptions {
     uint64_t seed = 1;
 };
 
-// out_of_memory when the weights do not fit `limit_bytes` (0: no limit): the error names need and
-// have.
+// Made in `device`'s memory, and charged to `budget` unless that is the host's. out_of_memory when
+// the weights do not fit the device, or `limit_bytes` of host memory (0: no limit): the error names
+// need and have.
 Result<ModelWeights> synthetic_weights(const ModelConfig& config, const SyntheticOptions& options,
-                                       WorkerPool& pool, uint64_t limit_bytes);
+                                       WorkerPool& pool, Device& device, Budget& budget,
+                                       uint64_t limit_bytes);
 
 // Bytes that synthetic_weights() will take.
 uint64_t synthetic_bytes(const ModelConfig& config, const SyntheticOptions& options);

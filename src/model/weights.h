@@ -14,8 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "device/device.h"
 #include "io/model_dir.h"
 #include "ops/weights.h"
+#include "tier/budget.h"
 
 namespace terrace {
 
@@ -32,6 +34,7 @@ struct QsaWeights {
 struct MoeWeights {
     LinearWeight router;
     std::vector<ExpertWeights> experts;
+    DevSpan<const ExpertWeights> device_experts;  // the same in device memory (model/placement.h)
     ExpertWeights shared;
     LinearWeight shared_gate;
 };
@@ -81,7 +84,8 @@ struct ModelWeights {
     std::map<std::string, WeightClass> skipped;  // "draft head", "vision", "unknown"
     std::vector<std::string> unknown;            // names, for the report
 
-    std::vector<OwnedBytes> owned;  // copies of what could not be used in place
+    std::vector<OwnedBytes> owned;             // copies of what could not be used in place
+    std::vector<ChargedBuffer> device_memory;  // of a device with its own space
 
     int64_t resident_bytes() const;  // all classes but the n-gram table
 };

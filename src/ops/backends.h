@@ -12,7 +12,7 @@
 namespace terrace {
 
 struct BackendOptions {
-    std::string device = "auto";        // auto | cpu | reference (| cuda, | emulated:SEED later)
+    std::string device = "auto";        // auto | cpu | reference | cuda | cuda:N
     std::string isa = "auto";           // auto | avx2 | avx512 | avx512vbmi
     std::string activations = "int16";  // of EXL3 products: int16 | f32
     int threads = 0;                    // 0: every CPU of the process
@@ -24,9 +24,13 @@ struct Backend {
     std::unique_ptr<Device> device;
     std::unique_ptr<WorkerPool> pool;
     std::unique_ptr<Ops> ops;
-    std::vector<std::string> notes;  // what is slower than asked and why; the caller prints them
+    std::vector<std::string> notes;    // what is slower than asked and why; the caller prints them
+    std::vector<std::string> remarks;  // what `auto` chose and why
 };
 
 Result<Backend> open_backend(const BackendOptions& options);
+
+// For people: "cpu reference cuda (1 devices)".
+std::string backend_names();
 
 }  // namespace terrace

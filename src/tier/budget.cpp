@@ -24,6 +24,8 @@ std::string_view to_string(Role role) {
             return "pooled index plane";
         case Role::state:
             return "recurrent state";
+        case Role::staging:
+            return "pinned staging";
         case Role::activations:
             return "activations";
         case Role::workspace:

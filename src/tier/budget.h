@@ -27,10 +27,11 @@ enum class Role : uint8_t {
     pooled_index,  // pooled index keys
     state,         // recurrent state: GDN, convolutions, n-gram injection
     activations,   // buffers of one step
+    staging,       // pinned host memory on its way to or from a device
     workspace,     // a backend's scratch
     logits,
 };
-constexpr int kRoles = 10;
+constexpr int kRoles = 11;
 std::string_view to_string(Role role);
 
 class Budget;

@@ -22,17 +22,31 @@ uint64_t MemoryPlan::bytes(Role role) const {
     return sum;
 }
 
-Status MemoryPlan::check() const {
-    if (limit == 0 || total() <= limit) return {};
-    const MemoryRow* largest = &rows.front();
+uint64_t MemoryPlan::total(MemSpace space) const {
+    uint64_t sum = 0;
     for (const MemoryRow& r : rows)
-        if (r.bytes > largest->bytes) largest = &r;
-    return Error{
-        Code::out_of_memory,
-        fmt::format("host memory: the plan needs {}, {} are available; the largest part is "
-                    "{} with {} ({}): lower --ctx or --max-seqs, or raise --host-limit",
-                    human_bytes(total()), human_bytes(limit), to_string(largest->role),
-                    human_bytes(largest->bytes), largest->detail)};
+        if ((r.space == MemSpace::device) == (space == MemSpace::device)) sum += r.bytes;
+    return sum;
+}
+
+Status MemoryPlan::check() const {
+    for (const MemSpace space : {MemSpace::device, MemSpace::host}) {
+        const bool device = space == MemSpace::device;
+        const uint64_t have = device ? device_limit : limit, need = total(space);
+        if (have == 0 || need <= have) continue;
+        const MemoryRow* largest = nullptr;
+        for (const MemoryRow& r : rows)
+            if ((r.space == MemSpace::device) == device && (!largest || r.bytes > largest->bytes))
+                largest = &r;
+        return Error{
+            Code::out_of_memory,
+            fmt::format("{}: the plan needs {}, {} are available; the largest part is {} "
+                        "with {} ({}): lower --ctx or --max-seqs, or raise {}",
+                        device ? "GPU memory" : "host memory", human_bytes(need), human_bytes(have),
+                        to_string(largest->role), human_bytes(largest->bytes), largest->detail,
+                        device ? "--vram-limit" : "--host-limit")};
+    }
+    return {};
 }
 
 std::string MemoryPlan::table() const {

@@ -13,16 +13,19 @@ namespace terrace {
 struct MemoryRow {
     Role role = Role::weights;
     uint64_t bytes = 0;
-    std::string where;   // "file map", "host memory"
-    std::string detail;  // "8 layers x 32 pages of 256 tokens"
+    std::string where;                // "file map", "host memory", "GPU memory"
+    std::string detail;               // "8 layers x 32 pages of 256 tokens"
+    MemSpace space = MemSpace::host;  // whose limit it counts against: device, or anything else
 };
 
 struct MemoryPlan {
     std::vector<MemoryRow> rows;
-    uint64_t limit = 0;  // 0: none
+    uint64_t limit = 0;         // of host memory; 0: none
+    uint64_t device_limit = 0;  // of a device with its own memory; 0: none
     uint64_t total() const;
+    uint64_t total(MemSpace space) const;  // device, or the rest
     uint64_t bytes(Role role) const;
-    // Refuses a plan beyond its limit: the error names the largest rows, need, have and remedy.
+    // Refuses a plan beyond a limit: the error names the largest rows, need, have and remedy.
     Status check() const;
     std::string table() const;
 };

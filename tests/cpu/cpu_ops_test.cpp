@@ -577,7 +577,7 @@ TEST(Moe, ExpertOutsideTheTableIsAnErrorThatNamesIt) {
     a.x = rig.upload(std::vector<float>(128));
     a.ids = rig.upload(std::vector<int32_t>{2});
     a.weights = rig.upload(std::vector<float>{1.0f});
-    a.table = {experts.data(), 2};
+    a.table = {experts.data(), 2, {}};
     a.y = rig.poisoned<float>(128);
     a.rows = a.k = 1;
     a.hidden = a.width = 128;
@@ -622,6 +622,9 @@ TEST(CpuOps, WorkspaceBytesIsWhatReserveTakes) {
       public:
         DeviceKind kind() const override { return inner->kind(); }
         const std::string& name() const override { return inner->name(); }
+        bool unified() const override { return inner->unified(); }
+        bool has_graphs() const override { return inner->has_graphs(); }
+        size_t free_bytes() const override { return inner->free_bytes(); }
         Result<Buffer> allocate(size_t bytes, MemSpace space, Fill fill) override {
             taken += bytes;
             return inner->allocate(bytes, space, fill);

@@ -16,7 +16,8 @@ ModelRunner::ModelRunner(const std::string& name, Ops& ops, const Options& optio
     : dir_(std::make_unique<ModelDir>(must(ModelDir::open(model_path(name))))),
       ops_(ops),
       options_(options),
-      device_(make_host_device()) {
+      own_device_(options.device ? nullptr : make_host_device()),
+      device_(options.device ? options.device : own_device_.get()) {
     const ModelConfig& c = dir_->config();
     stream_ = must(device_->make_stream());
     const int32_t pages = options.seqs * ((options.max_tokens + kPageTokens - 1) / kPageTokens);
@@ -31,15 +32,16 @@ ModelRunner::ModelRunner(const std::string& name, Ops& ops, const Options& optio
             tables.push_back(must(NgramTable::open(dir_->checkpoint(), layer.ple->table_prefix, c,
                                                    static_cast<int32_t>(tables.size()),
                                                    options.ngram, budget_)));
+    must(place_weights(weights, *device_, *stream_, budget_));
     StepLimits limits;
     limits.rows = options.max_rows;
     limits.seqs = options.seqs;
     limits.logit_rows = options.max_rows;
     limits.max_tokens = options.max_tokens;
     must(ops.reserve(Model::ops_limits(c, limits)));
-    model_ = must(
-        Model::create(c, std::move(weights), std::move(tables), *device_, ops, budget_, limits));
-    model_->observe(this);
+    model_ = must(Model::create(c, std::move(weights), std::move(tables), *device_, ops, budget_,
+                                budget_, limits));
+    if (options.observe) model_->observe(this);
 }
 
 ModelRunner::Sequence ModelRunner::start() {
@@ -76,8 +78,9 @@ std::vector<std::vector<float>> ModelRunner::step(const std::vector<Sequence*>& 
     must(model_->forward(*stream_, *store_, StepInput{tokens, rows, tables, history, logit_rows}));
     must(stream_->synchronize());
     std::vector<std::vector<float>> out;
-    const float* logits = model_->logits().device_pointer();
     const auto vocab = static_cast<size_t>(config().vocab);
+    const std::vector<float> all = download(model_->logits().sub(0, tokens.size() * vocab));
+    const float* logits = all.data();
     for (size_t i = 0; i < seqs.size(); ++i) {
         const size_t n = news[i].size() * vocab;
         out.emplace_back(logits, logits + n);
@@ -104,15 +107,18 @@ std::vector<float> ModelRunner::feed(Sequence& seq, const std::vector<TokenId>& 
 void ModelRunner::after_layer(LayerIx layer, int32_t rows, DevSpan<const float> h) {
     const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(config().hc_count) *
                      static_cast<size_t>(config().hidden);
-    hidden[ix(layer)].assign(h.device_pointer(), h.device_pointer() + n);
+    hidden[ix(layer)] = download(h.sub(0, n));
 }
 
 void ModelRunner::selected(LayerIx layer, int32_t first_row, int32_t rows, int32_t top,
                            DevSpan<const int32_t> blocks, DevSpan<const int32_t> counts) {
+    const auto n = static_cast<size_t>(rows);
+    const auto b = download(blocks.sub(0, n * static_cast<size_t>(top)));
+    const auto c = download(counts.sub(0, n));
     for (int32_t r = 0; r < rows; ++r) {
-        const int32_t* b = blocks.device_pointer() + int64_t{r} * top;
+        const auto from = b.begin() + int64_t{r} * top;
         selected_blocks[ix(layer)][row_positions_[static_cast<size_t>(first_row + r)]].assign(
-            b, b + counts.device_pointer()[r]);
+            from, from + c[static_cast<size_t>(r)]);
     }
 }
 

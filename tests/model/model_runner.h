@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/placement.h"
 #include "support/support.h"
 
 namespace terrace::test {
@@ -23,8 +24,10 @@ class ModelRunner : public StepObserver {
         int32_t max_tokens = 4096;
         int32_t seqs = 4;
         NgramPlacement ngram = NgramPlacement::mapped;
+        Device* device = nullptr;  // null: a host device of the runner's own
+        bool observe = true;       // off: steps of one row each may be replayed as graphs
     };
-    // Takes a reference to ops; both must outlive the runner's use.
+    // Takes a reference to ops; it and a device given must outlive the runner.
     ModelRunner(const std::string& name, Ops& ops, const Options& options);
 
     SequenceStore& store() { return *store_; }
@@ -55,10 +58,19 @@ class ModelRunner : public StepObserver {
     void routed(LayerIx, int32_t, int32_t, DevSpan<const int32_t>) override {}
 
   private:
+    template <class T>
+    std::vector<std::remove_const_t<T>> download(DevSpan<T> span) {
+        std::vector<std::remove_const_t<T>> out(span.size());
+        must(stream_->copy(out.data(), span.device_pointer(), out.size() * sizeof(T)));
+        must(stream_->synchronize());
+        return out;
+    }
+
     std::unique_ptr<ModelDir> dir_;
     Ops& ops_;
     Options options_;
-    std::unique_ptr<Device> device_;
+    std::unique_ptr<Device> own_device_;
+    Device* device_;
     std::unique_ptr<Stream> stream_;
     Budget budget_{"host memory", 0};
     std::unique_ptr<SequenceStore> store_;

@@ -29,6 +29,9 @@ class FailingStream final : public Stream {
     Status record(Event& e) override { return inner_.record(e); }
     Status wait(Event& e) override { return inner_.wait(e); }
     Status synchronize() override { return inner_.synchronize(); }
+    Status begin_capture() override { return refuse(); }
+    Result<std::unique_ptr<Graph>> end_capture() override { return refuse(); }
+    Status launch(Graph&) override { return refuse(); }
 
   private:
     static Error refuse() { return Error{Code::io, "device lost"}; }
