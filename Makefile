@@ -43,7 +43,7 @@ lint: deps ## formatting, layers, file sizes, clang-tidy on what changed
 	@tools/lint.sh
 
 format: ## clang-format every source file in place
-	@git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format-19 -i
+	@git ls-files '*.h' '*.hpp' '*.c' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-19 -i
 
 fuzz: deps build/fuzz/build.ninja ## every fuzz target for FUZZ_SECONDS (20)
 	@ninja -C build/fuzz -j $(JOBS) fuzz_targets

@@ -54,7 +54,7 @@ for part in $parts; do
     golden)
       echo "## Whole models against recorded activations"
       tests "$bin/model_tests" --gtest_filter='GoldenCuda*'
-      "$bin/terrace" eval --model models/demo --device cuda --quiet 2>&1 | tail -3 ;;
+      "$bin/terrace" eval --model models/demo --device cuda --text tests/data/demo/heldout.txt --quiet 2>&1 | tail -3 ;;
     sanitize)
       if ! command -v compute-sanitizer >/dev/null; then
         echo "## compute-sanitizer: skipped, not installed"
