@@ -26,11 +26,11 @@ struct RowSource {
     PlaneType type = PlaneType::f16;
     int32_t kv_heads = 0, head_dim = 0, block_tokens = 4;
 
-    size_t half_extent_bytes() const {
+    constexpr size_t half_extent_bytes() const {
         return static_cast<size_t>(block_tokens) * static_cast<size_t>(kv_heads) *
                static_cast<size_t>(head_dim) * plane_bytes(type);
     }
-    std::byte* block(int32_t page, int32_t block_in_page) const {
+    constexpr std::byte* block(int32_t page, int32_t block_in_page) const {
         const int64_t n = static_cast<int64_t>(page) * (kPageTokens / block_tokens) + block_in_page;
         return base + static_cast<size_t>(n) * 2 * half_extent_bytes();
     }
