@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+#include "cuda/gemm/moe.h"
+
+#include "cuda/util/common.cuh"
+
+namespace terrace::cuda {
+namespace {
+
+constexpr int kGroupThreads = 1024;
+
+__device__ __forceinline__ int expert_of(const ExpertItems& p, int item) {
+    const int row = item / p.items_per_row, j = item - row * p.items_per_row;
+    return j == p.k ? p.n_experts : p.ids[static_cast<int64_t>(row) * p.k + j];
+}
+
+// Computes: slots of all items, grouped by expert, and the row tiles, experts ascending. The order
+// of an expert's items is that of the atomics: it decides where a row lies, never its bits.
+// Grid and block: one block of 1024. Shared memory: one word per expert.
+__global__ void __launch_bounds__(kGroupThreads)
+    group_items_kernel(const __grid_constant__ ExpertItems p) {
+    extern __shared__ int32_t count[];  // [n_experts + 1]: items, then the next free slot
+    __shared__ unsigned long long warp_total[32];
+    __shared__ unsigned long long carry;
+    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
+    const int n_items = p.rows * p.items_per_row, n_experts = p.n_experts + 1;
+    pdl_wait();
+    for (int e = tid; e < n_experts; e += kGroupThreads)
+        count[e] = 0;
+    if (tid == 0) carry = 0;
+    __syncthreads();
+    // All rows go to the shared expert: no atomics on one word.
+    for (int i = tid; i < n_items; i += kGroupThreads) {
+        const int e = expert_of(p, i);
+        if (e != p.n_experts) atomicAdd(&count[e], 1);
+    }
+    if (tid == 0 && p.items_per_row > p.k) count[p.n_experts] = p.rows;
+    __syncthreads();
+
+    // Exclusive sums: slots in the low half, tiles in the high half.
+    for (int base = 0; base < n_experts; base += kGroupThreads) {
+        const int e = base + tid;
+        const int n = e < n_experts ? count[e] : 0;
+        const int n_tiles = (n + kExpertTileRows - 1) / kExpertTileRows;
+        const int n_slots = (n + kSlotAlign - 1) / kSlotAlign * kSlotAlign;
+        const unsigned long long own =
+            (static_cast<unsigned long long>(n_tiles) << 32) | static_cast<unsigned>(n_slots);
+        unsigned long long sum = own;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const unsigned long long below = __shfl_up_sync(0xffffffffu, sum, d);
+            if (lane >= d) sum += below;
+        }
+        if (lane == 31) warp_total[warp] = sum;
+        __syncthreads();
+        unsigned long long before = carry;
+        for (int w = 0; w < warp; ++w)
+            before += warp_total[w];
+        sum += before;
+        __syncthreads();
+        if (tid == kGroupThreads - 1) carry = sum;
+        if (e < n_experts) {
+            const auto slot = static_cast<int>((sum - own) & 0xffffffffu);
+            const auto tile = static_cast<int>((sum - own) >> 32);
+            count[e] = slot;
+            for (int i = 0; i < n_tiles; ++i)
+                p.tiles->tiles[tile + i] = {e, slot + i * kExpertTileRows,
+                                            min(kExpertTileRows, n - i * kExpertTileRows)};
+            for (int i = n; i < n_slots; ++i)
+                p.item_of_slot[slot + i] = -1;
+        }
+        __syncthreads();
+    }
+    if (tid == 0) {
+        p.tiles->n_tiles = static_cast<int>(carry >> 32);
+        p.tiles->n_slots = static_cast<int>(carry & 0xffffffffu);
+    }
+    for (int i = tid; i < n_items; i += kGroupThreads) {
+        const int e = expert_of(p, i);
+        const int slot =
+            e == p.n_experts ? count[e] + i / p.items_per_row : atomicAdd(&count[e], 1);
+        p.slot_of_item[i] = slot;
+        p.item_of_slot[slot] = i;
+    }
+}
+
+// Computes: moe.h, plain_experts. Grid: slots; a warp per output.
+// Numerics: f32, lanes take every 32nd input, then a butterfly.
+__global__ void __launch_bounds__(256)
+    plain_experts_kernel(const __grid_constant__ PlainExperts p,
+                         const __grid_constant__ ExpertItems items) {
+    pdl_wait();
+    const int slot = static_cast<int>(blockIdx.x);
+    if (slot >= items.tiles->n_slots) return;
+    const int item = items.item_of_slot[slot];
+    if (item < 0) return;
+    const int id = expert_of(items, item);
+    const ExpertWeights* e = id == items.n_experts ? &p.shared : p.experts + id;
+    const LinearWeight& w = p.projection == 0 ? e->gate : p.projection == 1 ? e->up : e->down;
+    if (w.kind != LinearKind::plain) return;
+    const int64_t row = p.projection == 2 ? slot : item / items.items_per_row;
+    const float* x = p.x + row * p.x_stride;
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    for (int o = static_cast<int>(threadIdx.x) >> 5; o < w.out;
+         o += static_cast<int>(blockDim.x) >> 5) {
+        float sum = 0.0f;
+        for (int i = lane; i < w.in; i += 32)
+            sum = fmaf(x[i], load_plain(w.plain, static_cast<int64_t>(o) * w.in + i), sum);
+        sum = warp_sum(sum);
+        if (lane == 0) p.y[slot * p.y_stride + o] = sum;
+    }
+}
+
+// Computes: moe.h, sum_experts. Grid: a block per row. Traffic: reads k + 1 rows, writes one.
+// Numerics: f32, choices ascending, the shared expert last.
+__global__ void __launch_bounds__(256) sum_experts_kernel(const __grid_constant__ ExpertSum p) {
+    __shared__ float sums[32];
+    pdl_wait();
+    const int64_t r = blockIdx.x;
+    const int32_t* slots = p.slot_of_item + r * p.items_per_row;
+    const float* weights = p.weights + r * p.k;
+    float gate = 0.0f;
+    if (p.items_per_row > p.k) {
+        if (p.gate_dot) {
+            gate = p.gate_dot[r];
+        } else {
+            for (int i = static_cast<int>(threadIdx.x); i < p.hidden; i += 256)
+                gate = fmaf(p.x[r * p.hidden + i], load_plain(p.gate, i), gate);
+            gate = block_sum(gate, sums);
+        }
+        gate = sigmoidf(gate);
+    }
+    float* y = p.y + r * p.hidden;
+    if ((p.hidden & 3) == 0 && (reinterpret_cast<uintptr_t>(p.y) & 15) == 0) {
+        for (int i = 4 * static_cast<int>(threadIdx.x); i < p.hidden; i += 4 * 256) {
+            float4 sum = {};
+            for (int j = 0; j < p.items_per_row; ++j) {
+                const float w = j == p.k ? gate : weights[j];
+                const float4 e = *reinterpret_cast<const float4*>(
+                    p.e + static_cast<int64_t>(slots[j]) * p.hidden + i);
+                sum.x = fmaf(w, e.x, sum.x), sum.y = fmaf(w, e.y, sum.y);
+                sum.z = fmaf(w, e.z, sum.z), sum.w = fmaf(w, e.w, sum.w);
+            }
+            *reinterpret_cast<float4*>(y + i) = sum;
+        }
+        return;
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < p.hidden; i += 256) {
+        float sum = 0.0f;
+        for (int j = 0; j < p.items_per_row; ++j)
+            sum = fmaf(j == p.k ? gate : weights[j],
+                       p.e[static_cast<int64_t>(slots[j]) * p.hidden + i], sum);
+        y[i] = sum;
+    }
+}
+
+}  // namespace
+
+Status group_items(const Launch& l, const ExpertItems& p) {
+    return start(l, "group_items", group_items_kernel, 1, kGroupThreads,
+                 static_cast<size_t>(p.n_experts + 1) * sizeof(int32_t), Start::overlapping, p);
+}
+
+Status plain_experts(const Launch& l, const PlainExperts& p, int slots) {
+    return start(l, "plain_experts", plain_experts_kernel, static_cast<unsigned>(slots), 256, 0,
+                 Start::overlapping, p, *p.items);
+}
+
+Status sum_experts(const Launch& l, const ExpertSum& p) {
+    return start(l, "sum_experts", sum_experts_kernel, static_cast<unsigned>(p.rows), 256, 0,
+                 Start::overlapping, p);
+}
+
+}  // namespace terrace::cuda

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#include "cuda/gemm/plain.h"
+
+#include "cuda/ptx/mma.cuh"
+#include "cuda/util/common.cuh"
+
+namespace terrace::cuda {
+namespace {
+
+constexpr int kTile = 64;    // outputs and rows of a block
+constexpr int kStep = 32;    // inputs per step
+constexpr int kStride = 40;  // of a row in shared memory: 20 words, so that 8 rows meet 32 banks
+
+// Computes: plain.h, any sizes and types.
+// Grid and block: outputs x rows in tiles of 64 x 64; four warps with 16 outputs each.
+// Shared memory: 10 KiB. Traffic: weights once per 64 rows, rows once per 64 outputs.
+// Numerics: f16 operands (weights rounded), f32 sums in steps of 16 inputs, ascending.
+__global__ void __launch_bounds__(128) plain_any(const PlainProduct p) {
+    __shared__ __align__(16) __half w_tile[kTile * kStride];
+    __shared__ __align__(16) __half x_tile[kTile * kStride];
+    const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
+    const int g = lane >> 2, t4 = lane & 3;
+    const int out0 = static_cast<int>(blockIdx.x) * kTile;
+    const int row0 = static_cast<int>(blockIdx.y) * kTile;
+    pdl_wait();
+    float acc[8][4] = {};
+    for (int k0 = 0; k0 < p.in; k0 += kStep) {
+        for (int i = static_cast<int>(threadIdx.x); i < kTile * kStep; i += 128) {
+            const int r = i / kStep, k = i % kStep;
+            const bool inside = k0 + k < p.in;
+            const int64_t o = out0 + r, row = row0 + r;
+            w_tile[r * kStride + k] =
+                __float2half_rn(inside && o < p.out ? load_plain(p.w, o * p.in + k0 + k) : 0.0f);
+            x_tile[r * kStride + k] =
+                inside && row < p.rows ? p.x[row * p.x_stride + k0 + k] : __float2half_rn(0.0f);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int s = 0; s < kStep; s += 16) {
+            const auto word = [&](const __half* tile, int row, int k) {
+                return *reinterpret_cast<const uint32_t*>(tile + row * kStride + k + 2 * t4);
+            };
+            const int r = 16 * warp + g;
+            const uint32_t a[4] = {word(w_tile, r, s), word(w_tile, r + 8, s),
+                                   word(w_tile, r, s + 8), word(w_tile, r + 8, s + 8)};
+#pragma unroll
+            for (int j = 0; j < 8; ++j)
+                mma_16816(acc[j], a, word(x_tile, 8 * j + g, s), word(x_tile, 8 * j + g, s + 8));
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const int64_t row = row0 + 8 * j + 2 * t4 + (r & 1);
+            const int o = out0 + 16 * warp + g + 8 * (r >> 1);
+            if (row < p.rows && o < p.out)
+                p.y[row * p.y_stride + o] = acc[j][r] * (p.unscale ? p.unscale[row] : 1.0f);
+        }
+}
+
+}  // namespace
+
+Status plain_product(const Launch& l, const PlainProduct& p) {
+    const auto tiles = [](int n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
+    return start(l, "plain_any", plain_any, dim3(tiles(p.out), tiles(p.rows)), 128, 0,
+                 Start::overlapping, p);
+}
+
+}  // namespace terrace::cuda

@@ -1,0 +1,75 @@
+// One launch of tiled EXL3 products: which weights meet which rows, and where results go. Plain
+// data, passed to kernels by value; made by gemm.cu (linears) and moe.cu (experts).
+//
+// Activations are "tiled": [in/64][slots][64] f16, 16-byte chunk c of slot s at chunk c ^ (s & 7), so
+// that the rows of a tile at one step of k are contiguous and lie as the tensor cores want them.
+// Rows were transformed by suh and the Hadamard matrix and scaled by a power of two; `unscale` undoes
+// the scaling and the normalisation of both transforms.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <cuda_fp16.h>
+
+#include "cuda/env.h"
+#include "ops/args.h"
+
+namespace terrace::cuda {
+
+constexpr int kProductCols = 128;    // outputs of a tile: one Hadamard block
+constexpr int kExpertTileRows = 64;  // most rows of an expert's tile
+constexpr int kSlotAlign = 8;        // an expert's slots start at a multiple: the swizzle's period
+
+// Rows [slot, slot + rows) of one expert; expert == Product::n_experts is the shared one.
+struct RowTile {
+    int32_t expert;
+    int32_t slot;
+    int32_t rows;
+};
+
+// Device memory, written by the grouping kernel.
+struct RowTiles {
+    int32_t n_tiles;
+    int32_t n_slots;
+    RowTile tiles[1];  // [n_tiles]
+};
+
+// One activation matrix and what it is multiplied with: a linear, or one projection of all experts.
+struct ProductSide {
+    LinearWeight weight;             // linears only
+    int32_t projection = 0;          // experts only: 0 gate, 1 up, 2 down
+    int32_t col_tiles = 0;           // most tiles of kProductCols outputs
+    const __half* x = nullptr;       // tiled
+    const float* unscale = nullptr;  // [slots]
+    float* y = nullptr;              // [slots][y_stride]
+    int64_t y_stride = 0;
+};
+
+constexpr int kMaxSides = kMaxLinearJobs;
+
+struct Product {
+    // Only weights of this width and codebook are multiplied; the others' tiles are skipped.
+    int32_t n16 = 0;
+    Codebook codebook = Codebook::mul1;
+    int32_t n_sides = 0;
+    int32_t col_tiles = 0;  // of all sides together
+    int64_t slots = 0;      // rows of a plane of the tiled activations
+    // Linears: slots [0, rows), in tiles of tile_rows. Experts: tiles from `row_tiles`.
+    int32_t rows = 0;
+    int32_t tile_rows = 0;
+    const RowTiles* row_tiles = nullptr;
+    const ExpertWeights* experts = nullptr;  // device
+    int32_t n_experts = 0;
+    ExpertWeights shared;
+    ProductSide side[kMaxSides];
+};
+
+// sm_90a, tensor cores fed from registers. `shape` follows from the number of rows and never
+// changes a row's bits.
+enum class ProductShape : uint8_t { rows64, rows128, rows256 };
+constexpr int shape_rows(ProductShape s) {
+    return s == ProductShape::rows64 ? 64 : s == ProductShape::rows128 ? 128 : 256;
+}
+
+// Any GPU from sm_80 on: mma.sync. Tiles of 64 rows.
+Status product_sync(const Launch& launch, const Product& product);
+
+}  // namespace terrace::cuda
