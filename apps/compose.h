@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-// device: auto, cpu or reference.
+// device: auto, cpu, reference or emulated:SEED.
 Result<Backend> open_cpu_backend(const BackendOptions& options);
 
 }  // namespace terrace

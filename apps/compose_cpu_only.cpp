@@ -16,9 +16,12 @@ Result<Backend> open_backend(const BackendOptions& o) {
                      fmt::format("--device {}: this program was built without CUDA: use cpu, or "
                                  "build where nvcc is installed",
                                  o.device)};
-    if (o.device != "auto" && o.device != "cpu" && o.device != "reference")
-        return Error{Code::invalid_argument,
-                     fmt::format("--device {}: legal values are auto, cpu, reference", o.device)};
+    if (o.device != "auto" && o.device != "cpu" && o.device != "reference" &&
+        !o.device.starts_with("emulated"))
+        return Error{
+            Code::invalid_argument,
+            fmt::format("--device {}: legal values are auto, cpu, reference, emulated:SEED",
+                        o.device)};
     return open_cpu_backend(o);
 }
 

@@ -48,10 +48,13 @@ Result<Backend> open_backend(const BackendOptions& o) {
         TERRACE_ASSIGN(const int ordinal, ordinal_of(o.device));
         return open_cuda_backend(o, ordinal);
     }
-    if (o.device != "auto" && o.device != "cpu" && o.device != "reference")
-        return Error{Code::invalid_argument,
-                     fmt::format("--device {}: legal values are auto, cpu, reference, cuda, cuda:N",
-                                 o.device)};
+    if (o.device != "auto" && o.device != "cpu" && o.device != "reference" &&
+        !o.device.starts_with("emulated"))
+        return Error{
+            Code::invalid_argument,
+            fmt::format(
+                "--device {}: legal values are auto, cpu, reference, cuda, cuda:N, emulated:SEED",
+                o.device)};
     if (o.device != "auto") return open_cpu_backend(o);
     const CudaProbe probe = probe_cuda();
     if (probe.devices > 0 && o.isa == "auto") return open_cuda_backend(o, 0);

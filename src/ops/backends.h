@@ -12,7 +12,7 @@
 namespace terrace {
 
 struct BackendOptions {
-    std::string device = "auto";        // auto | cpu | reference | cuda | cuda:N
+    std::string device = "auto";        // auto | cpu | reference | cuda | cuda:N | emulated:SEED
     std::string isa = "auto";           // auto | avx2 | avx512 | avx512vbmi
     std::string activations = "int16";  // of EXL3 products: int16 | f32
     int threads = 0;                    // 0: every CPU of the process
@@ -21,6 +21,7 @@ struct BackendOptions {
 
 // Destroyed in reverse order: operations before the threads and the device they use.
 struct Backend {
+    std::unique_ptr<Device> inner;  // of operations that another device's are built on
     std::unique_ptr<Device> device;
     std::unique_ptr<WorkerPool> pool;
     std::unique_ptr<Ops> ops;
