@@ -1,0 +1,89 @@
+// Sums of a block's warps over the inputs that they took, and the way from sums to outputs: 128
+// columns of up to 16 tokens.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <cstdint>
+
+#include "cuda/exl3/product.cuh"
+
+namespace terrace::cuda {
+
+// Entries of a token's 128 columns in shared memory: 8 more shift the banks of the next token.
+constexpr int kSumPitch = 136;
+
+// What one warp leaves per token and column: hi and lo sums, or the f32 sum.
+template <Arithmetic A>
+struct WarpSum;
+template <>
+struct WarpSum<Arithmetic::integer> {
+    using Type = int2;
+};
+template <>
+struct WarpSum<Arithmetic::half> {
+    using Type = float;
+};
+
+constexpr size_t warp_sum_bytes(Arithmetic a, int warps, int tokens) {
+    return size_t{static_cast<unsigned>(warps * tokens * kSumPitch)} *
+           (a == Arithmetic::integer ? 8 : 4);
+}
+
+// acc of TILES column tiles from `first_tile` on into sums[tokens][kSumPitch] of this warp's k-share.
+template <Arithmetic A, int GROUPS, int TILES>
+__device__ __forceinline__ void store_sums(const typename Arith<A>::Acc (&acc)[TILES][GROUPS][4],
+                                           typename WarpSum<A>::Type* sums, int first_tile,
+                                           int tokens, int lane) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+            const int column = 16 * (first_tile + t) + (lane >> 2);
+            if constexpr (A == Arithmetic::integer) {
+                const int token = 4 * g + (lane & 3);
+                if (token < tokens) {
+                    int2* to = sums + token * kSumPitch + column;
+                    to[0] = make_int2(acc[t][g][0], acc[t][g][1]);
+                    to[8] = make_int2(acc[t][g][2], acc[t][g][3]);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int token = 8 * g + 2 * (lane & 3) + (i & 1);
+                    if (token < tokens)
+                        sums[token * kSumPitch + column + 8 * (i >> 1)] = acc[t][g][i];
+                }
+            }
+        }
+}
+
+// Sum over `n` k-shares of one token and column, shares ascending.
+template <Arithmetic A>
+__device__ __forceinline__ typename Arith<A>::Total total_of(const typename WarpSum<A>::Type* sums,
+                                                             int n, int tokens, int token,
+                                                             int column) {
+    const auto* p = sums + token * kSumPitch + column;
+    if constexpr (A == Arithmetic::integer) {
+        int hi = 0, lo = 0;
+        for (int i = 0; i < n; ++i, p += tokens * kSumPitch)
+            hi += p->x, lo += p->y;
+        return 256LL * hi + lo;
+    } else {
+        float sum = 0;
+        for (int i = 0; i < n; ++i, p += tokens * kSumPitch)
+            sum += *p;
+        return sum;
+    }
+}
+
+// The sum as a value: of code values times activations. Byte sums are centred first (510 is the
+// middle of 0..1020), so that the float keeps the bits that matter.
+__device__ __forceinline__ float sum_value(long long total, RowScale row) {
+    const float centred = static_cast<float>(total - 510LL * row.sum);
+    constexpr float kRest = kMul1Offset + 510.0f * kMul1Scale;
+    return row.scale * fmaf(kMul1Scale, centred, kRest * static_cast<float>(row.sum));
+}
+__device__ __forceinline__ float sum_value(float total, RowScale row) {
+    return row.scale * total;
+}
+
+}  // namespace terrace::cuda

@@ -1,0 +1,15 @@
+// Few-row products with plain weights (f32, f16, bf16), several weights of one input in one launch.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <span>
+
+#include "cuda/env.h"
+#include "ops/args.h"
+
+namespace terrace::cuda {
+
+// Rows [row0, row0 + rows) of x, at most kDecodeRows, times each job's weight; all jobs are plain.
+Status gemv_plain(const Launch& launch, const LinearArgs& args, std::span<const LinearJob> jobs,
+                  int row0, int rows);
+
+}  // namespace terrace::cuda
