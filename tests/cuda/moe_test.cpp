@@ -43,5 +43,111 @@ TEST_F(CudaRoute, SubnormalAndInfiniteLogitsKeepTheirOrder) {
     route_conforms(c, "subnormals");
 }
 
+class CudaMoe : public GpuTest {};
+
+constexpr double kIntegerLimit = 3e-7;  // two products in a row, and their 4e-8 each
+constexpr double kF32Limit = 1e-10;
+
+void moe_conforms(MoeCase c, double limit, const std::string& what) {
+    c.runs = {{0, c.rows, RowKind::decode}};
+    conforms([&](Rig& rig) { return Lists{run_moe(rig, c)}; }, limit,
+             fmt::format("{}, {} rows", what, c.rows));
+}
+
+TEST_F(CudaMoe, ExpertsOfTrellises) {
+    MoeCase c;
+    c.hidden = 256;
+    c.width = 128;
+    c.shared_width = 256;
+    for (c.rows = 1; c.rows <= 16; ++c.rows)
+        moe_conforms(c, kIntegerLimit, "8 experts");
+    c.with_shared = false;
+    c.rows = 5;
+    moe_conforms(c, kIntegerLimit, "none shared");
+    c.experts = 3;
+    c.k = 3;
+    c.rows = 13;
+    moe_conforms(c, kIntegerLimit, "all chosen");
+}
+
+TEST_F(CudaMoe, PaddedSizes) {
+    MoeCase c;
+    for (const int hidden : {17, 200})
+        for (const int width : {40, 130}) {
+            c.hidden = hidden;
+            c.width = width;
+            c.shared_width = 300 - width;
+            c.rows = 6;
+            moe_conforms(c, kIntegerLimit, fmt::format("{} x {}", hidden, width));
+        }
+}
+
+TEST_F(CudaMoe, EveryRowsFavouriteExpert) {
+    MoeCase c;
+    c.experts = 40;
+    c.k = 5;
+    c.favourite = 7;
+    for (const int rows : {1, 4, 5, 9, 16}) {
+        c.rows = rows;
+        moe_conforms(c, kIntegerLimit, "favourite");
+    }
+}
+
+TEST_F(CudaMoe, PlainAndMixedExpertsAndOtherCodebooks) {
+    MoeCase c;
+    c.hidden = 100;
+    c.width = 50;
+    c.shared_width = 70;
+    c.k = 3;
+    for (const ExpertKind kind : {ExpertKind::plain, ExpertKind::mixed, ExpertKind::exl3})
+        for (const ExpertKind shared : {ExpertKind::plain, ExpertKind::exl3})
+            for (const int rows : {1, 16}) {
+                c.kind = kind;
+                c.shared = shared;
+                c.rows = rows;
+                const bool fast = kind == ExpertKind::exl3 && shared == ExpertKind::exl3;
+                moe_conforms(c, fast ? kIntegerLimit : kF32Limit, "kinds");
+            }
+    c.codebook = Codebook::mcg;
+    moe_conforms(c, kF32Limit, "mcg");
+}
+
+TEST_F(CudaMoe, ModelSizes) {
+    MoeCase c;
+    c.hidden = 2560;
+    c.width = c.shared_width = 640;
+    c.experts = 12;
+    c.k = 10;
+    c.rows = 1;
+    moe_conforms(c, kIntegerLimit, "2560 x 640");
+    c.k = 2;
+    c.rows = 7;
+    moe_conforms(c, kIntegerLimit, "2560 x 640");
+}
+
+TEST_F(CudaMoe, RowsHaveTheSameBitsAloneAndInAnyBatch) {
+    for (const ExpertKind kind : {ExpertKind::exl3, ExpertKind::mixed}) {
+        MoeCase c;
+        c.kind = kind;
+        c.hidden = 384;
+        c.width = 256;
+        c.experts = 9;
+        c.k = 4;
+        c.rows = 37;  // three groups
+        c.runs = {{0, 37, RowKind::decode}};
+        const auto all = run_moe(*gpu(), c);
+        for (const int n : {1, 3, 6, 16})
+            for (int r = 0; r + n <= 37; r += 7) {
+                MoeCase part = c;
+                part.first = r;
+                part.rows = n;
+                part.runs = {{0, n, RowKind::decode}};
+                expect_equal_bits(run_moe(*gpu(), part),
+                                  {all.begin() + 384L * r, all.begin() + 384L * (r + n)},
+                                  fmt::format("{} rows from {}", n, r));
+            }
+    }
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -6,12 +6,11 @@
 // of the product words times hi and lo are exact, so the order of summation is free (EXL3 format
 // 2.9, 3.10). `half` (3inst, mcg): a row is scaled by a power of two and rounded to f16.
 //
-// Planes, in the order in which lanes want them, for groups of tokens (integer: 4, each two columns;
-// half: 8, one column): column n's lane is 4 * n + q.
-//   integer: uint32 [in/16][tokens/4][32], bytes x[2q], x[2q+1], x[2q+8], x[2q+9] of the hi (even
-//            column) or lo (odd column) plane
-//   half:    uint2  [in/16][tokens/8][32], f16 pairs (x[2q], x[2q+1]), (x[2q+8], x[2q+9])
-// Both take 32 bytes per token and 16 inputs. Columns of absent tokens are not written.
+// Planes of a token are 32 bytes per 16 inputs, in the order in which lanes want them (q = lane % 4):
+//   integer: uint32 [in/16][8], word q holds bytes x[2q], x[2q+1], x[2q+8], x[2q+9] of the hi plane,
+//            word 4 + q those of the lo plane; four tokens are the eight columns of B
+//   half:    uint2 [in/16][4], entry q holds f16 pairs (x[2q], x[2q+1]), (x[2q+8], x[2q+9]); eight
+//            tokens are the columns of B
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cuda_fp16.h>
@@ -82,34 +81,33 @@ __device__ __forceinline__ int to_int16(float x, float inverse) {
     return min(max(__float2int_rn(x * inverse), -32512), 32512);
 }
 
-// Writes the part of token `token`'s planes that belongs to inputs 2q, 2q+1, 2q+8, 2q+9 of row tile
-// `tile`; xh16 are the tile's 16 inputs. Returns the sum of their int16.
-__device__ __forceinline__ int store_planes(Arithmetic arithmetic, const float* xh16, float inverse,
-                                            std::byte* planes, int64_t tile, int q, int token,
-                                            int token_tiles) {
-    const float v[4] = {xh16[2 * q], xh16[2 * q + 1], xh16[2 * q + 8], xh16[2 * q + 9]};
-    if (arithmetic == Arithmetic::half) {
-        const __half2 a = __floats2half2_rn(v[0] * inverse, v[1] * inverse);
-        const __half2 b = __floats2half2_rn(v[2] * inverse, v[3] * inverse);
-        const int64_t at = (tile * token_tiles + token / 8) * 32 + 4 * (token % 8) + q;
-        reinterpret_cast<uint2*>(planes)[at] = make_uint2(*reinterpret_cast<const uint32_t*>(&a),
-                                                          *reinterpret_cast<const uint32_t*>(&b));
+// Writes what belongs to inputs 2q, 2q+1, 2q+8, 2q+9 of row tile `tile` into a token's planes; xh16
+// are the tile's 16 inputs. Returns the sum of their int16.
+template <Arithmetic A>
+__device__ __forceinline__ int store_planes(const float* xh16, float inverse, std::byte* planes,
+                                            int tile, int q) {
+    const float2 a = *reinterpret_cast<const float2*>(xh16 + 2 * q);
+    const float2 b = *reinterpret_cast<const float2*>(xh16 + 2 * q + 8);
+    if constexpr (A == Arithmetic::half) {
+        const __half2 h = __floats2half2_rn(a.x * inverse, a.y * inverse);
+        const __half2 i = __floats2half2_rn(b.x * inverse, b.y * inverse);
+        reinterpret_cast<uint2*>(planes)[tile * 4 + q] = make_uint2(
+            *reinterpret_cast<const uint32_t*>(&h), *reinterpret_cast<const uint32_t*>(&i));
         return 0;
-    }
-    uint32_t hi = 0, lo = 0;
-    int sum = 0;
+    } else {
+        const int x[4] = {to_int16(a.x, inverse), to_int16(a.y, inverse), to_int16(b.x, inverse),
+                          to_int16(b.y, inverse)};
+        uint32_t hi = 0, lo = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int x = to_int16(v[i], inverse);
-        sum += x;
-        hi |= static_cast<uint32_t>(((x + 128) >> 8) & 0xff) << (8 * i);
-        lo |= static_cast<uint32_t>(x & 0xff) << (8 * i);
+        for (int i = 0; i < 4; ++i) {
+            hi |= static_cast<uint32_t>(((x[i] + 128) >> 8) & 0xff) << (8 * i);
+            lo |= static_cast<uint32_t>(x[i] & 0xff) << (8 * i);
+        }
+        auto* to = reinterpret_cast<uint32_t*>(planes) + tile * 8 + q;
+        to[0] = hi;
+        to[4] = lo;
+        return x[0] + x[1] + x[2] + x[3];
     }
-    auto* to = reinterpret_cast<uint32_t*>(planes) + (tile * token_tiles + token / 4) * 32 +
-               8 * (token % 4) + q;
-    to[0] = hi;
-    to[4] = lo;
-    return sum;
 }
 
 }  // namespace terrace::cuda

@@ -41,11 +41,11 @@ struct Arith;
 template <>
 struct Arith<Arithmetic::integer> {
     using Acc = int;
-    using Word = uint32_t;  // a lane's part of one B plane row
+    using Word = uint32_t;  // a lane's part of a token's planes of one row tile
     using Total = long long;
     static constexpr int kTokens = 4;  // per group
+    static constexpr int kWords = 8;   // per token and row tile
     __device__ static Word none() { return 0; }
-    __device__ static int token(int lane) { return lane >> 3; }  // of B's column
 };
 template <>
 struct Arith<Arithmetic::half> {
@@ -53,26 +53,26 @@ struct Arith<Arithmetic::half> {
     using Word = uint2;
     using Total = float;
     static constexpr int kTokens = 8;
+    static constexpr int kWords = 4;
     __device__ static Word none() { return make_uint2(0, 0); }
-    __device__ static int token(int lane) { return lane >> 2; }
 };
 
-// One warp's share of a product. planes: of the warp's first row tile, [.][GROUPS][32];
-// plane_step: words between its row tiles.
-template <Arithmetic A>
+// One warp's share of a product. B's columns belong to lane / kWords of a group; from[g] is where the
+// lane's words begin in `planes`, at the warp's first row tile, negative for absent tokens.
+template <Arithmetic A, int GROUPS>
 struct WarpWork {
     WarpRing* ring;
     int n;  // row tiles
     const typename Arith<A>::Word* planes;
-    int64_t plane_step;
-    int tokens;
+    int from[GROUPS];
+    int step;  // words between the warp's row tiles
     int n16;
     uint32_t multiplier, addend;  // of the codebook; half only
 };
 
 // K = 0: any n16.
 template <int K, Arithmetic A, int GROUPS, int TILES>
-__device__ __forceinline__ void multiply_tiles(const WarpWork<A>& w, int lane,
+__device__ __forceinline__ void multiply_tiles(const WarpWork<A, GROUPS>& w, int lane,
                                                typename Arith<A>::Acc (&acc)[TILES][GROUPS][4]) {
     using Word = typename Arith<A>::Word;
     const LanePlace place = K > 0 ? lane_place < K == 0 ? 1 : K > (lane) : LanePlace{};
@@ -81,9 +81,8 @@ __device__ __forceinline__ void multiply_tiles(const WarpWork<A>& w, int lane,
     const auto load = [&](int i) {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g)
-            next[g] = i < w.n && g * Arith<A>::kTokens + Arith<A>::token(lane) < w.tokens
-                          ? w.planes[i * w.plane_step + g * 32 + lane]
-                          : Arith<A>::none();
+            next[g] =
+                i < w.n && w.from[g] >= 0 ? w.planes[w.from[g] + i * w.step] : Arith<A>::none();
     };
     load(0);
     for (int i = 0; i < w.n; ++i) {
@@ -134,7 +133,7 @@ __device__ __forceinline__ void multiply_tiles(const WarpWork<A>& w, int lane,
 
 // The same for a width known at run time; uniform over the warp.
 template <Arithmetic A, int GROUPS, int TILES>
-__device__ __forceinline__ void multiply_warp(const WarpWork<A>& w, int lane,
+__device__ __forceinline__ void multiply_warp(const WarpWork<A, GROUPS>& w, int lane,
                                               typename Arith<A>::Acc (&acc)[TILES][GROUPS][4]) {
     switch (w.n16) {
         case 16:

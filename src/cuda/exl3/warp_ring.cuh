@@ -16,24 +16,25 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 
 class WarpRing {
   public:
-    // slots: [n_slots][bytes] of this warp; barriers: [n_slots] of this warp. Every lane calls it.
-    __device__ WarpRing(const std::byte* from, int64_t step, int n, std::byte* slots,
-                        uint64_t* barriers, int n_slots, int bytes, int lane)
-        : from_(from),
+    // n pieces of `bytes` from `from` on, `step` bytes apart. slots: [n_slots][bytes] of this warp;
+    // barriers: [n_slots] of this warp. Every lane calls it.
+    __device__ __forceinline__ WarpRing(const std::byte* from, uint32_t step, int n,
+                                        std::byte* slots, uint64_t* barriers, int n_slots,
+                                        int bytes)
+        : next_(from),
           step_(step),
-          n_(n),
+          left_(n),
           slots_(slots),
           barriers_(shared_address(barriers)),
           n_slots_(n_slots),
-          bytes_(bytes),
-          lane_(lane) {
-        if (lane_ == 0) {
+          bytes_(bytes) {
+        if (leader()) {
             for (int i = 0; i < n_slots_; ++i)
                 asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * i)
                              : "memory");
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            for (int i = 0; i < n_slots_ && i < n_; ++i)
+            for (int i = 0; i < n_slots_; ++i)
                 issue(i);
         }
         __syncwarp();
@@ -41,11 +42,10 @@ class WarpRing {
 
     // Waits for the next piece and returns it; valid until release().
     __device__ __forceinline__ const uint32_t* acquire() {
-        const uint32_t barrier = barriers_ + 8 * slot_;
         asm volatile(
             "{\n.reg .pred p;\n"
             "wait_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-            "@!p bra wait_%=;\n}\n" ::"r"(barrier),
+            "@!p bra wait_%=;\n}\n" ::"r"(barriers_ + 8 * slot_),
             "r"(phase_)
             : "memory");
         return reinterpret_cast<const uint32_t*>(slots_ + slot_ * bytes_);
@@ -53,14 +53,16 @@ class WarpRing {
     // Every lane has read what it needs: the slot is refilled.
     __device__ __forceinline__ void release() {
         __syncwarp();
-        if (lane_ == 0 && done_ + n_slots_ < n_) issue(done_ + n_slots_);
-        ++done_;
+        if (leader()) issue(slot_);
         if (++slot_ == n_slots_) slot_ = 0, phase_ ^= 1;
     }
 
   private:
-    __device__ __forceinline__ void issue(int i) {
-        const int slot = i < n_slots_ ? i : slot_;  // a refill goes where the piece just read was
+    __device__ __forceinline__ static bool leader() { return (threadIdx.x & 31) == 0; }
+    __device__ __forceinline__ void issue(
+        int slot) {  // the leader's copies of next_ and left_ count
+        if (left_ <= 0) return;
+        --left_;
         const uint32_t barrier = barriers_ + 8 * slot;
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                      "r"(bytes_)
@@ -68,20 +70,19 @@ class WarpRing {
         asm volatile(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
             "[%3];" ::"r"(shared_address(slots_ + slot * bytes_)),
-            "l"(from_ + i * step_), "r"(bytes_), "r"(barrier)
+            "l"(next_), "r"(bytes_), "r"(barrier)
             : "memory");
+        next_ += step_;
     }
 
-    const std::byte* from_;
-    int64_t step_;
-    int n_;
+    const std::byte* next_;
+    uint32_t step_;
+    int left_;
     std::byte* slots_;
     uint32_t barriers_;
     int n_slots_;
     int bytes_;
-    int lane_;
     int slot_ = 0;
-    int done_ = 0;
     uint32_t phase_ = 0;
 };
 

@@ -35,8 +35,7 @@ struct Jobs {
     const float* x;  // row 0
     int64_t x_stride;
     int32_t rows;
-    int32_t token_groups;  // of the planes
-    int32_t slots;         // of each warp's ring
+    int32_t slots;  // of each warp's ring
     uint32_t* counters;
 };
 
@@ -63,9 +62,9 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
         top = max(top, t);
     const Quantiser q = row_quantiser(A, top);
     int sum = 0;
+    std::byte* planes = job.planes + row * (job.padded_in / 16 * static_cast<int>(kPlaneBytes));
     for (int i = tid; i < job.padded_in / 4; i += kPrepareThreads)
-        sum += store_planes(A, xh + 16 * (i / 4), q.inverse, job.planes, i / 4, i % 4, row,
-                            a.token_groups);
+        sum += store_planes<A>(xh + 16 * (i / 4), q.inverse, planes, i / 4, i % 4);
     sum = __reduce_add_sync(0xffffffffu, sum);
     if (tid % 32 == 0) warp_total[tid / 32] = sum;
     __syncthreads();
@@ -109,19 +108,24 @@ __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
     const int64_t row_bytes = int64_t{job.groups} * 16 * job.n16;
     WarpRing ring(reinterpret_cast<const std::byte*>(job.trellis) + (first + share) * row_bytes +
                       (group * 8 + half * TILES) * 2 * job.n16,
-                  kShares * row_bytes, n, smem + warp * a.slots * bytes, barriers + warp * 16,
-                  a.slots, bytes, lane);
+                  static_cast<uint32_t>(kShares * row_bytes), n, smem + warp * a.slots * bytes,
+                  barriers + warp * 16, a.slots, bytes);
     pdl_launch();
     pdl_wait();
 
     typename Arith<A>::Acc acc[TILES][GROUPS][4] = {};
-    WarpWork<A> work;
+    constexpr int kWords = Arith<A>::kWords;
+    WarpWork<A, GROUPS> work;
     work.ring = &ring;
     work.n = n;
-    work.planes = reinterpret_cast<const typename Arith<A>::Word*>(job.planes) +
-                  int64_t{first + share} * GROUPS * 32;
-    work.plane_step = kShares * GROUPS * 32;
-    work.tokens = a.rows;
+    work.planes = reinterpret_cast<const typename Arith<A>::Word*>(job.planes);
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+        const int token = g * Arith<A>::kTokens + lane / kWords;
+        work.from[g] =
+            token < a.rows ? (token * row_tiles + first + share) * kWords + lane % kWords : -1;
+    }
+    work.step = kShares * kWords;
     work.n16 = job.n16;
     work.multiplier = job.multiplier;
     work.addend = job.addend;
@@ -188,8 +192,7 @@ struct Batch {
 template <Arithmetic A>
 Status run_batch(const Launch& l, Batch& b) {
     Jobs& jobs = b.jobs;
-    jobs.token_groups = A == Arithmetic::half ? 2 : jobs.rows <= 4 ? 1 : jobs.rows <= 8 ? 2 : 4;
-    const bool halves = A == Arithmetic::integer && jobs.token_groups == 4;
+    const bool halves = A == Arithmetic::integer && jobs.rows > 8;  // TILES is 4
     const int bytes = (halves ? 4 : 8) * b.n16 * 2;
     jobs.slots = ring_slots(halves ? 2 * b.deepest : b.deepest, bytes, kGemvWarps, kRingBudget);
     const size_t ring_bytes = static_cast<size_t>(jobs.slots) * bytes * kGemvWarps;
@@ -198,8 +201,8 @@ Status run_batch(const Launch& l, Batch& b) {
     if constexpr (A == Arithmetic::half) {
         return launch_gemv<A, 2, 8>(l, jobs, b.blocks, ring_bytes);
     } else {
-        if (jobs.token_groups == 1) return launch_gemv<A, 1, 8>(l, jobs, b.blocks, ring_bytes);
-        if (jobs.token_groups == 2) return launch_gemv<A, 2, 8>(l, jobs, b.blocks, ring_bytes);
+        if (jobs.rows <= 4) return launch_gemv<A, 1, 8>(l, jobs, b.blocks, ring_bytes);
+        if (jobs.rows <= 8) return launch_gemv<A, 2, 8>(l, jobs, b.blocks, ring_bytes);
         return launch_gemv<A, 4, 4>(l, jobs, b.blocks, ring_bytes);
     }
 }
