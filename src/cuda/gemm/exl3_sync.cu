@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRows = 64;
 constexpr int kXBytes = kRows * 128;
-constexpr int kTrellisBytes = 4 * 8 * 256 + 16;  // four rows of eight tiles of 8 bits
+constexpr int kStageBytes = kXBytes + 4 * 8 * 256;  // and four rows of eight tiles of 8 bits
 
 // Computes: product.h, tiles of 128 outputs x 64 rows.
 // Grid and block: persistent blocks of eight warps, each with 16 outputs x 64 rows of f32 sums.
@@ -22,8 +22,8 @@ constexpr int kTrellisBytes = 4 * 8 * 256 + 16;  // four rows of eight tiles of 
 // Numerics: f16 operands, f32 sums in steps of 16 inputs, ascending.
 template <Codebook C>
 __global__ void __launch_bounds__(kThreads) exl3_sync(const __grid_constant__ Product p) {
-    __shared__ __align__(128) uint8_t stages[2][kXBytes + kTrellisBytes];
-    extern __shared__ float results[];
+    extern __shared__ __align__(128) uint8_t stages[];  // two, then the results
+    auto* results = reinterpret_cast<float*>(stages + 2 * kStageBytes);
     const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
     const int g = lane >> 2, t4 = lane & 3;
     pdl_wait();
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) exl3_sync(const __grid_constant__ Pr
         if (!find_tile(p, t, tile)) continue;
         const int row_bytes = 16 * p.n16;  // 128 columns of one row of tiles
         const auto load = [&](int k) {
-            uint8_t* stage = stages[k & 1];
+            uint8_t* stage = stages + (k & 1) * kStageBytes;
             const __half* x = tile.x + k * p.slots * 64;
             for (int i = static_cast<int>(threadIdx.x); i < tile.rows * 8; i += kThreads)
                 cp_async16(smem_address(stage + i * 16), x + i * 8);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) exl3_sync(const __grid_constant__ Pr
                 cp_async_wait<0>();
             }
             __syncthreads();
-            const uint8_t* stage = stages[k & 1];
+            const uint8_t* stage = stages + (k & 1) * kStageBytes;
 #pragma unroll
             for (int s = 0; s < 4; ++s) {
                 uint32_t a[4];
@@ -94,7 +94,7 @@ Status product_sync(const Launch& l, const Product& p) {
                         : p.codebook == Codebook::mcg ? exl3_sync<Codebook::mcg>
                                                       : exl3_sync<Codebook::three_inst>;
     return start(l, "exl3_sync", kernel, static_cast<unsigned>(2 * l.info->sms), kThreads,
-                 kStageFloats * sizeof(float), Start::overlapping, p);
+                 2 * kStageBytes + kStageFloats * sizeof(float), Start::overlapping, p);
 }
 
 }  // namespace terrace::cuda

@@ -23,8 +23,21 @@ int pad128(int n) {
 }
 
 Status run_product(const Launch& l, Product& p) {
-    if (p.rows > 0) p.tile_rows = kExpertTileRows;
-    return product_sync(l, p);
+    if (l.info->cc != 90) {
+        p.tile_rows = kExpertTileRows;
+        return product_sync(l, p);
+    }
+    const ProductShape shape =
+        p.row_tiles ? ProductShape::rows64 : choose_shape(p.rows, p.col_tiles, l.info->sms);
+    p.tile_rows = shape_rows(shape);
+    switch (p.codebook) {
+        case Codebook::mul1:
+            return product_wgmma<Codebook::mul1>(l, p, shape);
+        case Codebook::mcg:
+            return product_wgmma<Codebook::mcg>(l, p, shape);
+        default:
+            return product_wgmma<Codebook::three_inst>(l, p, shape);
+    }
 }
 
 // The distinct (n16, codebook) among some weights, in order of appearance.

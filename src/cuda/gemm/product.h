@@ -10,6 +10,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/env.h"
+#include "cuda/gemm/shape.h"
 #include "ops/args.h"
 
 namespace terrace::cuda {
@@ -62,12 +63,9 @@ struct Product {
     ProductSide side[kMaxSides];
 };
 
-// sm_90a, tensor cores fed from registers. `shape` follows from the number of rows and never
-// changes a row's bits.
-enum class ProductShape : uint8_t { rows64, rows128, rows256 };
-constexpr int shape_rows(ProductShape s) {
-    return s == ProductShape::rows64 ? 64 : s == ProductShape::rows128 ? 128 : 256;
-}
+// sm_90a: wgmma, tiles of shape_rows(shape) rows.
+template <Codebook C>
+Status product_wgmma(const Launch& launch, const Product& product, ProductShape shape);
 
 // Any GPU from sm_80 on: mma.sync. Tiles of 64 rows.
 Status product_sync(const Launch& launch, const Product& product);

@@ -20,6 +20,16 @@ __device__ __forceinline__ uint64_t wgmma_b_operand(uint32_t smem) {
     return kSwizzle128 | kEightRows | (uint64_t{1} << 16) | ((smem & 0x3ffffu) >> 4);
 }
 
+// Registers per thread of the calling warpgroup, a multiple of 8; all its warps call it.
+template <int R>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(R));
+}
+template <int R>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(R));
+}
+
 // Before the first wgmma() after registers were written.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
