@@ -1,4 +1,5 @@
-// Between the files of this folder: the general kernels that fast paths fall back to.
+// Between the files of this folder: the kernels for the real model's shapes, what they take, and the
+// general kernels for everything else.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "cuda/env.h"
@@ -6,7 +7,12 @@
 
 namespace terrace::cuda {
 
+bool index_scores_mma_takes(const IndexScoresArgs& args);
+Status index_scores_mma(const Launch& launch, const IndexScoresArgs& args, float scale);
 Status index_scores_any(const Launch& launch, const IndexScoresArgs& args, float scale);
+
+bool attend_mma_takes(const AttendArgs& args);
+Status attend_mma(const Launch& launch, const AttendArgs& args);
 Status attend_any(const Launch& launch, const AttendArgs& args);
 
 }  // namespace terrace::cuda
