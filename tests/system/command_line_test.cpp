@@ -140,7 +140,32 @@ TEST(CommandLine, EngineRangesAreErrorsThatNameTheFlag) {
     expect_complaint(run_terrace(plan_with({"--ctx", "99999999"})), 1, {"--ctx is 99999999"});
     expect_complaint(run_terrace(plan_with({"--ctx", "1024", "--pool-tokens", "100"})), 1,
                      {"--pool-tokens is 100", "--ctx"});
-    expect_complaint(run_terrace(plan_with({"--device", "cuda"})), 1, {"--device cuda", "cpu"});
+    expect_complaint(run_terrace(plan_with({"--device", "cuda:99"})), 1,
+                     {"--device cuda:99", "cpu"});
+    expect_complaint(run_terrace(plan_with({"--device", "cuda:x"})), 1, {"--device cuda:x", "cpu"});
+    expect_complaint(run_terrace(plan_with({"--device", "emulated:x"})), 1,
+                     {"--device emulated:x", "emulated:7"});
+}
+
+TEST(CommandLine, AutomaticDeviceSaysThatThereIsNoGpu) {
+    const std::string version = terrace_output({"version"});
+    if (version.find("built without cuda") != std::string::npos)
+        GTEST_SKIP() << "built without CUDA";
+    const RunResult r =
+        run_terrace({"generate", "--model", demo_model(), "--prompt", "a", "--max-tokens", "1"},
+                    {.environment = {{"TERRACE_DEVICE", "auto"}, {"CUDA_VISIBLE_DEVICES", ""}}});
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_THAT(r.err, HasSubstr("computing on the CPU"));
+}
+
+TEST(CommandLine, EmulatedDeviceGeneratesWhatTheHostDoes) {
+    const auto text = [](const char* device) {
+        return terrace_output({"generate", "--model", demo_model(), "--prompt", "In the beginning",
+                               "--max-tokens", "12", "--device", device});
+    };
+    const std::string host = text("cpu");
+    for (const char* device : {"emulated:1", "emulated:2", "emulated:3"})
+        EXPECT_EQ(text(device), host) << device;
 }
 
 TEST(CommandLine, HelpNamesEveryFlagAndAnExample) {

@@ -34,7 +34,9 @@ RunResult run_terrace(const std::vector<std::string>& args, const RunOptions& op
     write_file(in, options.input);
     std::vector<std::string> words{TERRACE_PROGRAM};
     words.insert(words.end(), args.begin(), args.end());
+    // The CPU unless a test asks otherwise: results must not depend on the machine's GPU.
     std::vector<std::string> variables{"PATH=/usr/bin:/bin"};
+    if (!options.environment.contains("TERRACE_DEVICE")) variables.push_back("TERRACE_DEVICE=cpu");
     for (const auto& [name, value] : options.environment)
         variables.push_back(name + "=" + value);
     std::vector<char*> argv, envp;
