@@ -143,7 +143,7 @@ void experts(Gpu& gpu, int n16, int rows, int shared_n16) {
 }
 
 const Register linears("gemm", [](Gpu& gpu) {
-    for (const int m : {64, 128, 256, 512, 2048})
+    for (const int m : {2048, 512, 256, 128, 64})
         linear(gpu, "q_proj", 2560, 12288, 96, m);
     for (const int m : {64, 512, 2048}) {
         linear(gpu, "o_proj", 6144, 2560, 96, m);
@@ -155,7 +155,7 @@ const Register linears("gemm", [](Gpu& gpu) {
     linear(gpu, "q_proj", 2560, 12288, 64, 2048, Codebook::three_inst);
 });
 const Register moe("gemm_moe", [](Gpu& gpu) {
-    for (const int m : {64, 512, 2048})
+    for (const int m : {2048, 512, 64})
         experts(gpu, 64, m, 96);
     experts(gpu, 48, 2048, 96);
 });

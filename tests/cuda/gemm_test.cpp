@@ -142,10 +142,20 @@ TEST_F(Gemm, RealDimensionsMatchTheReference) {
     tiled_conforms([&](Rig& rig) { return run_linear(rig, c); }, "2560 in");
 }
 
+// Long inputs are shared by several blocks.
+TEST_F(Gemm, LongPlainRowsMatchTheReference) {
+    for (const int in : {4096, 4168, 10240})
+        for (const int rows : {20, 150}) {
+            const LinearCase c = linear_case(rows, in, {{72, 0, DType::f16}, {4, 0, DType::f16}});
+            tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
+                           std::to_string(rows) + " rows of " + std::to_string(in));
+        }
+}
+
 // The same rows in calls of any size, on tiles of any size.
 TEST_F(Gemm, RowBitsDoNotDependOnTheRowsAround) {
     const std::vector<LinearCase::Job> jobs = {
-        {512, 96}, {300, 64}, {256, 40}, {320, 0, DType::bf16}};
+        {512, 96}, {300, 64}, {256, 40}, {320, 0, DType::f16}, {16, 0, DType::bf16}};
     const Lists all = run_linear(tiled(), linear_case(700, 2560, jobs));
     for (const auto& [first, rows] : std::vector<std::pair<int, int>>{
              {0, 1}, {3, 17}, {100, 33}, {600, 50}, {64, 64}, {17, 100}, {5, 129}, {400, 257}}) {

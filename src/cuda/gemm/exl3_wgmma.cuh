@@ -94,7 +94,7 @@ __device__ __forceinline__ void multiply(float (&acc)[kRows / 2], const Decoder&
 #pragma unroll
             for (int s = 0; s < 4; ++s)
                 decode(trellis + s * 8 * decode.tile_bytes(), a[h][s]);
-            const uint64_t rows = wgmma_b_operand(smem_address(stage));
+            const uint64_t rows = wgmma_operand(smem_address(stage));
             wgmma_keep(acc);
             wgmma_fence();
 #pragma unroll

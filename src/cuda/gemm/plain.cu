@@ -63,6 +63,8 @@ __global__ void __launch_bounds__(128) plain_any(const PlainProduct p) {
 }  // namespace
 
 Status plain_product(const Launch& l, const PlainProduct& p) {
+    if (l.info->cc == 90 && p.w.dtype == DType::f16 && p.in % 8 == 0)
+        return plain_product_wgmma(l, p);
     const auto tiles = [](int n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
     return start(l, "plain_any", plain_any, dim3(tiles(p.out), tiles(p.rows)), 128, 0,
                  Start::overlapping, p);

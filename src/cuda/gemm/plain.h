@@ -20,4 +20,7 @@ struct PlainProduct {
 };
 Status plain_product(const Launch& launch, const PlainProduct& product);
 
+// sm_90a, f16 weights, `in` a multiple of 8.
+Status plain_product_wgmma(const Launch& launch, const PlainProduct& product);
+
 }  // namespace terrace::cuda

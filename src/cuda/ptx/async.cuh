@@ -74,6 +74,25 @@ __device__ __forceinline__ void bulk_load(uint32_t smem, const void* global, uin
         "l"(global), "r"(bytes), "r"(bar)
         : "memory");
 }
+// Blocks of a cluster: the caller's rank, a barrier with memory ordering, reads of another's memory.
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+}
+__device__ __forceinline__ float cluster_load(uint32_t smem, uint32_t rank) {
+    uint32_t there;
+    float v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(smem), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
+}
 // Orders ordinary writes to shared memory before later reads by the tensor cores or the copy engine.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

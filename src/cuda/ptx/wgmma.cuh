@@ -1,7 +1,8 @@
-// wgmma with the A operand in registers (sm_90a): D[64][N] += A[64][16] * B[16][N], f16 in, f32 out, by
-// one warpgroup. A warp of the group holds rows 16w .. 16w+15 of A and D in the register order of
-// mma.m16n8k16. B lies in shared memory as N rows of 64 f16 values with the 128-byte swizzle: eight
-// rows are 1024 bytes (aligned so), 16-byte chunk c of row r is at chunk c ^ (r & 7).
+// wgmma (sm_90a): D[64][N] += A[64][16] * B[16][N], f16 in, f32 out, by one warpgroup. A warp of the
+// group holds rows 16w .. 16w+15 of D, and of A where that is in registers, in the register order of
+// mma.m16n8k16. In shared memory an operand is rows (of A, or columns of B) of 64 f16 values with the
+// 128-byte swizzle: eight rows are 1024 bytes (aligned so), 16-byte chunk c of row r is at chunk
+// c ^ (r & 7).
 //
 // The products of a commit group run asynchronously and read registers meanwhile: between wgmma()
 // and the wait for its group neither `a` nor `d` may change. wgmma_keep() pins registers up to a wait.
@@ -13,8 +14,8 @@ namespace terrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// B operand at a 1024-byte aligned address (plus 32 bytes per 16 steps of k).
-__device__ __forceinline__ uint64_t wgmma_b_operand(uint32_t smem) {
+// Operand at a 1024-byte aligned address; plus 2 per 16 steps of k.
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t smem) {
     constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
     constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
     return kSwizzle128 | kEightRows | (uint64_t{1} << 16) | ((smem & 0x3ffffu) >> 4);
@@ -66,33 +67,6 @@ __device__ __forceinline__ void wgmma_keep(uint32_t (&a)[R][4]) {
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
 // clang-format off
-__device__ __forceinline__ void wgmma(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}"
-        : TERRACE_ACC8(0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" ", %10, %11, %12, %13, %14, %15"
-        "}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
-        : TERRACE_ACC8(0), TERRACE_ACC8(8)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[24], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" TERRACE_TEN(1) ", %20, %21, %22, %23"
-        "}, {%24, %25, %26, %27}, %28, p, 1, 1, 0;\n}"
-        : TERRACE_ACC8(0), TERRACE_ACC8(8), TERRACE_ACC8(16)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
@@ -128,6 +102,27 @@ __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t (&a)[4], u
           TERRACE_ACC8(64), TERRACE_ACC8(72), TERRACE_ACC8(80), TERRACE_ACC8(88),
           TERRACE_ACC8(96), TERRACE_ACC8(104), TERRACE_ACC8(112), TERRACE_ACC8(120)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" TERRACE_TEN(1) TERRACE_TEN(2)
+        ", %30, %31"
+        "}, %32, %33, p, 1, 1, 0, 0;\n}"
+        : TERRACE_ACC8(0), TERRACE_ACC8(8), TERRACE_ACC8(16), TERRACE_ACC8(24)
+        : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" TERRACE_TEN(1) TERRACE_TEN(2)
+        TERRACE_TEN(3) TERRACE_TEN(4) TERRACE_TEN(5) ", %60, %61, %62, %63"
+        "}, %64, %65, p, 1, 1, 0, 0;\n}"
+        : TERRACE_ACC8(0), TERRACE_ACC8(8), TERRACE_ACC8(16), TERRACE_ACC8(24),
+          TERRACE_ACC8(32), TERRACE_ACC8(40), TERRACE_ACC8(48), TERRACE_ACC8(56)
+        : "l"(a), "l"(b));
 }
 // clang-format on
 

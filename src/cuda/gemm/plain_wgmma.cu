@@ -1,0 +1,165 @@
+// Products with f16 weights on sm_90a: both operands from shared memory, filled by cp.async.
+// SPDX-License-Identifier: MIT
+#include "cuda/gemm/plain.h"
+#include "cuda/ptx/async.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/util/common.cuh"
+
+namespace terrace::cuda {
+namespace {
+
+constexpr int kOuts = 64;
+constexpr int kStages = 4;
+constexpr int kThreads = 128;
+constexpr int kDeepInputs = 4096;  // from here on eight blocks share the inputs of a tile
+constexpr int kSplit = 8;
+constexpr int kSumStride = kOuts + 1;
+
+constexpr int stage_bytes(int rows) {
+    return (kOuts + rows) * 128;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Rows [0, n) of `from` at inputs k0 .. k0+63 to a swizzled tile of kRows rows; zeros where there
+// are none.
+template <int kRows>
+__device__ __forceinline__ void load_rows(uint32_t to, const __half* from, int64_t stride, int n,
+                                          int k0, int in) {
+    const int chunk = static_cast<int>(threadIdx.x) & 7;
+    const bool inside = k0 + 8 * chunk < in;
+#pragma unroll
+    for (int i = 0; i < kRows / (kThreads / 8); ++i) {
+        const int r = i * (kThreads / 8) + (static_cast<int>(threadIdx.x) >> 3);
+        const bool there = inside && r < n;
+        cp_async16(to + r * 128 + ((chunk ^ (r & 7)) << 4),
+                   there ? from + r * stride + k0 + 8 * chunk : from, there ? 16 : 0);
+    }
+}
+
+#endif
+
+// Computes: plain.h; inputs a multiple of 8.
+// Grid and block: outputs/64 x rows/kRows x kShare; one warpgroup. kShare blocks, a cluster, take
+// equal parts of the inputs each; their sums meet in shared memory.
+// Shared memory: four stages of 64 inputs, (64 + kRows) * 128 bytes each.
+// Traffic: weights once per kRows rows, rows once per 64 outputs, mostly from L2.
+// Numerics: f32 sums in steps of 16 inputs, ascending within a part; parts ascending. The parts
+// follow from the number of inputs alone.
+template <int kRows, int kShare>
+__global__ void __launch_bounds__(kThreads) plain_wgmma(const PlainProduct p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ uint8_t dynamic_smem[];
+    uint8_t* smem = dynamic_smem + (-smem_address(dynamic_smem) & 1023u);
+    const uint32_t stages = smem_address(smem);
+    const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
+    const int out0 = static_cast<int>(blockIdx.y) * kOuts;
+    const int row0 = static_cast<int>(blockIdx.z) * kRows;
+    const int n_out = min(kOuts, p.out - out0), n_rows = min(kRows, p.rows - row0);
+    const auto* w = static_cast<const __half*>(p.w.data) + static_cast<int64_t>(out0) * p.in;
+    const __half* x = p.x + row0 * p.x_stride;
+    const int all = (p.in + 63) / 64, part = (all + kShare - 1) / kShare;
+    const int first = static_cast<int>(blockIdx.x) * part;
+    const int steps = max(0, min(part, all - first));
+    const auto load = [&](int k) {
+        if (k < steps) {
+            const uint32_t to = stages + (k % kStages) * stage_bytes(kRows);
+            load_rows<kOuts>(to, w, p.in, n_out, (first + k) * 64, p.in);
+            load_rows<kRows>(to + kOuts * 128, x, p.x_stride, n_rows, (first + k) * 64, p.in);
+        }
+        cp_async_commit();
+    };
+    pdl_wait();
+    float acc[kRows / 2] = {};
+    load(0);
+    load(1);
+    for (int k = 0; k < steps; ++k) {
+        cp_async_wait<1>();
+        async_proxy_fence();
+        __syncthreads();  // stage k has landed; everyone's products of stage k - 2 are complete
+        load(k + 2);
+        const uint32_t at = stages + (k % kStages) * stage_bytes(kRows);
+        const uint64_t a = wgmma_operand(at), b = wgmma_operand(at + kOuts * 128);
+        wgmma_keep(acc);
+        wgmma_fence();
+#pragma unroll
+        for (int s = 0; s < 4; ++s)
+            wgmma(acc, a + 2 * s, b + 2 * s);
+        wgmma_commit();
+        wgmma_wait<1>();
+    }
+    wgmma_wait<0>();
+    wgmma_keep(acc);
+
+    const int g = lane >> 2, t4 = lane & 3;
+    if constexpr (kShare == 1) {
+#pragma unroll
+        for (int j = 0; j < kRows / 8; ++j)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                const int n = 8 * j + 2 * t4 + (r & 1), o = 16 * warp + g + 8 * (r >> 1);
+                if (n < n_rows && o < n_out)
+                    p.y[(row0 + n) * p.y_stride + out0 + o] =
+                        acc[4 * j + r] * (p.unscale ? p.unscale[row0 + n] : 1.0f);
+            }
+    } else {
+        auto* sums = reinterpret_cast<float*>(smem);  // [kRows][kSumStride], over the stages
+        cp_async_wait<0>();
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < kRows / 8; ++j)
+#pragma unroll
+            for (int r = 0; r < 4; ++r)
+                sums[(8 * j + 2 * t4 + (r & 1)) * kSumStride + 16 * warp + g + 8 * (r >> 1)] =
+                    acc[4 * j + r];
+        cluster_barrier();
+        const int rank = static_cast<int>(cluster_rank());
+        for (int i = static_cast<int>(threadIdx.x); i < kRows / kShare * kOuts; i += kThreads) {
+            const int n = rank * (kRows / kShare) + i / kOuts, o = i % kOuts;
+            const uint32_t at = smem_address(sums + n * kSumStride + o);
+            float sum = 0.0f;
+#pragma unroll
+            for (uint32_t b = 0; b < kShare; ++b)
+                sum += cluster_load(at, b);
+            if (n < n_rows && o < n_out)
+                p.y[(row0 + n) * p.y_stride + out0 + o] =
+                    sum * (p.unscale ? p.unscale[row0 + n] : 1.0f);
+        }
+        cluster_barrier();  // no block leaves while its sums are being read
+    }
+#endif
+}
+
+template <int kRows, int kShare>
+Status launch(const Launch& l, const PlainProduct& p) {
+    const size_t smem = kStages * stage_bytes(kRows) + 1024;
+    TERRACE_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(plain_wgmma<kRows, kShare>),
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(smem)));
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(kShare, static_cast<unsigned>((p.out + kOuts - 1) / kOuts),
+                          static_cast<unsigned>((p.rows + kRows - 1) / kRows));
+    config.blockDim = kThreads;
+    config.dynamicSmemBytes = smem;
+    config.stream = l.stream;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {kShare, 1, 1};
+    config.attrs = attributes;
+    config.numAttrs = kShare == 1 ? 1 : 2;
+    TERRACE_CUDA_TRY(cudaLaunchKernelEx(&config, plain_wgmma<kRows, kShare>, p));
+    return {};
+}
+
+}  // namespace
+
+Status plain_product_wgmma(const Launch& l, const PlainProduct& p) {
+    // Few rows: small tiles, more blocks.
+    const bool small = p.rows <= 64 || (p.rows + 127) / 128 * ((p.out + 63) / 64) < l.info->sms / 4;
+    if (p.in >= kDeepInputs) return small ? launch<64, kSplit>(l, p) : launch<128, kSplit>(l, p);
+    return small ? launch<64, 1>(l, p) : launch<128, 1>(l, p);
+}
+
+}  // namespace terrace::cuda
