@@ -1,7 +1,7 @@
 // EXL3 products through mma.sync, for GPUs without wgmma: the same tiles and layouts as the fast
 // kernel, any width and codebook at run time.
 // SPDX-License-Identifier: MIT
-#include "cuda/gemm/decode.cuh"
+#include "cuda/exl3/decode.cuh"
 #include "cuda/gemm/tile.cuh"
 #include "cuda/ptx/async.cuh"
 #include "cuda/ptx/mma.cuh"

@@ -12,7 +12,7 @@
 #pragma once
 #include <algorithm>
 
-#include "cuda/gemm/decode.cuh"
+#include "cuda/exl3/decode.cuh"
 #include "cuda/gemm/tile.cuh"
 #include "cuda/ptx/async.cuh"
 #include "cuda/ptx/wgmma.cuh"
