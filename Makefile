@@ -8,10 +8,10 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # scalar reference on whole models, measurements over long texts, searches of the encoder.
 SLOW := -GoldenReference.*:*/reference*:Encoder.*:Eval.HeldOut*:Eval.PassKeys*:Allocation.RealDims*:Bench.*
 
-.PHONY: help deps release dev demo check asan tsan lint format fuzz bench clean
+.PHONY: help deps release dev demo check gpu-report asan tsan lint format fuzz bench clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 deps: ## install the packages of tools/packages.txt that are missing
 	@tools/install_packages.sh $(SUDO)
@@ -31,6 +31,11 @@ demo: release ## build, then generate text with the bundled model and show the m
 
 check: dev ## build, then run all tests
 	@cd build/dev && ctest --output-on-failure -j $(JOBS)
+	@awk '/\[  SKIPPED \] [0-9]+ test/ {n += $$4} END {printf "%d tests skipped", n}' build/dev/Testing/Temporary/LastTest.log
+	@grep -q TERRACE_NVCC:FILEPATH=/ build/dev/CMakeCache.txt && echo " (without a GPU: those of the CUDA backend)" || echo "; no nvcc: built without CUDA"
+
+gpu-report: ## tests and figures of the CUDA backend on this machine's GPU
+	@tools/gpu_report.sh
 
 asan: deps build/asan/build.ninja ## tests under AddressSanitizer and UBSan, but the slow ones
 	@ninja -C build/asan -j $(JOBS) && cd build/asan && GTEST_FILTER='$(SLOW)' ctest --output-on-failure -j $(JOBS)
