@@ -24,8 +24,17 @@ size_t recurrent_scratch_bytes(const DeviceInfo&, const OpsLimits& l) {
 Status gdn(const Launch& l, const GdnArgs& a) {
     if (a.step.n_rows == 0) return {};
     const GdnScratch s = gdn_scratch(l.scratch, a.step.n_rows, gdn_channels(a));
-    TERRACE_TRY(gdn_convolve(l, a, s.y));
-    return gdn_recur(l, a, s.y);
+    const bool step = gdn_step_serves(l, a);
+    const Tiled part = step ? Tiled::prefilled : Tiled::all;
+    if (count_tiles(a.step, part, kGdnChunk) > 0) {
+        TERRACE_TRY(gdn_convolve(l, a, part, s.y));
+        TERRACE_TRY(gdn_recur(l, a, part, s.y));
+    }
+    const bool decoded =
+        std::any_of(a.step.host_seqs, a.step.host_seqs + a.step.n_seqs,
+                    [](const SeqRows& seq) { return decoded_rows(seq.n_rows) > 0; });
+    if (step && decoded) TERRACE_TRY(gdn_step(l, a));
+    return {};
 }
 
 }  // namespace terrace::cuda

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
     conv_kernel(PleInjectArgs a, const float* b, const float* gates, int tile_rows) {
     pdl_wait();
     pdl_launch();
-    const SeqTile t = find_tile(a.step, static_cast<int>(blockIdx.y), tile_rows);
+    const SeqTile t = find_tile(a.step, Tiled::all, static_cast<int>(blockIdx.y), tile_rows);
     const int wide = a.streams * a.hidden, history = (a.kernel - 1) * a.dilation;
     const int c = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
     if (c >= wide) return;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
         float* h = a.h.device_pointer() + r * wide + c;
         *h = *h + gated + siluf(sum);
     }
-    if (!t.first) return;
+    if (done > 0) return;
     for (int k = 0; k < history; ++k) {
         const int at = t.seq.n_rows - history + k;
         past[int64_t{k} * wide] =
@@ -112,7 +112,7 @@ Status ple_inject(const Launch& l, const PleInjectArgs& a) {
     const int tile_rows = std::max(kTileRows, (a.kernel - 1) * a.dilation);
     return start(l, "ple_inject: convolution", conv_kernel,
                  dim3(static_cast<unsigned>((a.streams * a.hidden + kThreads - 1) / kThreads),
-                      static_cast<unsigned>(count_tiles(a.step, tile_rows))),
+                      static_cast<unsigned>(count_tiles(a.step, Tiled::all, tile_rows))),
                  kThreads, 0, Start::overlapping, a, s.b, s.gate, tile_rows);
 }
 

@@ -7,27 +7,45 @@
 
 namespace terrace::cuda {
 
+// The rows of a sequence that are cut into tiles.
+enum class Tiled : uint8_t {
+    all,
+    prefilled,  // whole runs of kGdnChunk and a last run longer than kDecodeRows: RowKind::prefill
+};
+
+// Rows behind a sequence's last whole run of kGdnChunk, when they are few enough to be decoded.
+constexpr int decoded_rows(int n_rows) {
+    const int tail = n_rows % kGdnChunk;
+    return tail <= kDecodeRows ? tail : 0;
+}
+constexpr int tiled_rows(int n_rows, Tiled part) {
+    return part == Tiled::all ? n_rows : n_rows - decoded_rows(n_rows);
+}
+constexpr int tiles_of(int n_rows, Tiled part, int tile_rows) {
+    return (tiled_rows(n_rows, part) + tile_rows - 1) / tile_rows;
+}
+
 struct SeqTile {
     SeqRows seq;
     int row0;    // first row of the tile in the step
     int n_rows;  // 0: there is no such tile
-    bool first;  // the sequence's first tile
 };
 
-inline int count_tiles(const StepRows& step, int tile_rows) {
+inline int count_tiles(const StepRows& step, Tiled part, int tile_rows) {
     int n = 0;
     for (int i = 0; i < step.n_seqs; ++i)
-        n += (step.host_seqs[i].n_rows + tile_rows - 1) / tile_rows;
+        n += tiles_of(step.host_seqs[i].n_rows, part, tile_rows);
     return n;
 }
 
 // Every warp finds the tile by itself; all its lanes take part and get the same answer.
-__device__ __forceinline__ SeqTile find_tile(const StepRows& step, int t, int tile_rows) {
+__device__ __forceinline__ SeqTile find_tile(const StepRows& step, Tiled part, int t,
+                                             int tile_rows) {
     const SeqRows* seqs = step.seqs.device_pointer();
     const int lane = static_cast<int>(threadIdx.x) & 31;
     for (int base = 0; base < step.n_seqs; base += 32) {
-        const int rows = base + lane < step.n_seqs ? seqs[base + lane].n_rows : 0;
-        const int own = (rows + tile_rows - 1) / tile_rows;
+        const int own =
+            base + lane < step.n_seqs ? tiles_of(seqs[base + lane].n_rows, part, tile_rows) : 0;
         int upto = own;
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
@@ -37,14 +55,13 @@ __device__ __forceinline__ SeqTile find_tile(const StepRows& step, int t, int ti
         const unsigned past = __ballot_sync(0xffffffffu, upto > t);
         if (past) {
             const int owner = __ffs(static_cast<int>(past)) - 1;
-            const int in_seq = t - __shfl_sync(0xffffffffu, upto - own, owner);
+            const int done = (t - __shfl_sync(0xffffffffu, upto - own, owner)) * tile_rows;
             const SeqRows seq = seqs[base + owner];
-            const int done = in_seq * tile_rows;
-            return {seq, seq.row0 + done, min(tile_rows, seq.n_rows - done), in_seq == 0};
+            return {seq, seq.row0 + done, min(tile_rows, tiled_rows(seq.n_rows, part) - done)};
         }
         t -= __shfl_sync(0xffffffffu, upto, 31);
     }
-    return {{}, 0, 0, false};
+    return {{}, 0, 0};
 }
 
 }  // namespace terrace::cuda

@@ -67,8 +67,48 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-unsigned blocks_of(int64_t n) {
+unsigned blocks_of(size_t n) {
     return static_cast<unsigned>((n + kThreads - 1) / kThreads);
+}
+
+Status any_shape(const Launch& l, HyperReadArgs a, const HyperScratch& s, const RowRun& run) {
+    const int wide = a.streams * a.hidden;
+    const auto first = static_cast<size_t>(run.row0), n_rows = static_cast<size_t>(run.n_rows);
+    const size_t n_wide = n_rows * static_cast<size_t>(wide);
+    const size_t n_mid = n_rows * static_cast<size_t>(a.rank);
+    const size_t n_inj = a.inj.empty() ? 0 : n_rows * static_cast<size_t>(a.streams);
+    a.h = a.h.sub(first * static_cast<size_t>(wide), n_wide);
+    a.x = a.x.sub(first * static_cast<size_t>(a.hidden), n_rows * static_cast<size_t>(a.hidden));
+    if (n_inj > 0) a.inj = a.inj.sub(first * static_cast<size_t>(a.streams), n_inj);
+    a.rows = run.n_rows;
+
+    const auto rows = static_cast<unsigned>(std::min(a.rows, 65535));
+    TERRACE_TRY(start(l, "hyper_read: norm", norm_kernel,
+                      dim3(static_cast<unsigned>(a.streams), rows), kThreads, 0, Start::overlapping,
+                      a, a.weights->norm, s.n));
+    Launch inner = l;
+    inner.scratch += s.used;
+    inner.scratch_bytes -= s.used;
+    const RowRun whole = {0, a.rows, run.kind};
+    LinearArgs linears;
+    linears.x = {s.n, n_wide};
+    linears.x_stride = wide;
+    linears.rows = a.rows;
+    linears.runs = {&whole, 1};
+    linears.jobs[0] = {&a.weights->down, {s.mid, n_mid}, a.rank};
+    linears.jobs[1] = {&a.weights->inject, a.inj, a.streams};
+    linears.n_jobs = n_inj > 0 ? 2 : 1;
+    TERRACE_TRY(linear(inner, linears));
+    TERRACE_TRY(start(l, "hyper_read: middle", middle_kernel, blocks_of(std::max(n_mid, n_inj)),
+                      kThreads, 0, Start::overlapping, a, s.mid, static_cast<int64_t>(n_inj)));
+    linears.x = {s.mid, n_mid};
+    linears.x_stride = a.rank;
+    linears.jobs[0] = {&a.weights->up, {s.g, n_wide}, wide};
+    linears.n_jobs = 1;
+    TERRACE_TRY(linear(inner, linears));
+    return start(l, "hyper_read: gate", gate_kernel,
+                 dim3(blocks_of(static_cast<size_t>(a.hidden)), rows), kThreads, 0,
+                 Start::overlapping, a, s.n, s.g);
 }
 
 }  // namespace
@@ -80,6 +120,7 @@ HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, i
     s.n = carve.take<float>(wide);
     s.g = carve.take<float>(wide);
     s.mid = carve.take<float>(static_cast<size_t>(rows) * static_cast<size_t>(rank));
+    s.inv = carve.take<float>(static_cast<size_t>(rows) * static_cast<size_t>(streams));
     s.used = carve.used();
     return s;
 }
@@ -92,36 +133,16 @@ size_t stream_scratch_bytes(const DeviceInfo& info, const OpsLimits& l) {
 Status hyper_read(const Launch& l, const HyperReadArgs& a) {
     if (a.rows == 0) return {};
     const HyperScratch s = hyper_scratch(l.scratch, a.rows, a.streams, a.hidden, a.rank);
-    const int wide = a.streams * a.hidden;
-    const auto rows = static_cast<unsigned>(std::min(a.rows, 65535));
-    TERRACE_TRY(start(l, "hyper_read: norm", norm_kernel,
-                      dim3(static_cast<unsigned>(a.streams), rows), kThreads, 0, Start::overlapping,
-                      a, a.weights->norm, s.n));
-    Launch inner = l;
-    inner.scratch += s.used;
-    inner.scratch_bytes -= s.used;
-    const size_t n_mid = static_cast<size_t>(a.rows) * static_cast<size_t>(a.rank);
-    const size_t n_wide = static_cast<size_t>(a.rows) * static_cast<size_t>(wide);
-    LinearArgs linears;
-    linears.x = {s.n, n_wide};
-    linears.x_stride = wide;
-    linears.rows = a.rows;
-    linears.runs = a.runs;
-    linears.jobs[0] = {&a.weights->down, {s.mid, n_mid}, a.rank};
-    linears.jobs[1] = {&a.weights->inject, a.inj, a.streams};
-    linears.n_jobs = a.inj.empty() ? 1 : 2;
-    TERRACE_TRY(linear(inner, linears));
-    const int64_t n_inj = a.inj.empty() ? 0 : int64_t{a.rows} * a.streams;
-    TERRACE_TRY(start(l, "hyper_read: middle", middle_kernel,
-                      blocks_of(std::max<int64_t>(int64_t{a.rows} * a.rank, n_inj)), kThreads, 0,
-                      Start::overlapping, a, s.mid, n_inj));
-    linears.x = {s.mid, n_mid};
-    linears.x_stride = a.rank;
-    linears.jobs[0] = {&a.weights->up, {s.g, n_wide}, wide};
-    linears.n_jobs = 1;
-    TERRACE_TRY(linear(inner, linears));
-    return start(l, "hyper_read: gate", gate_kernel, dim3(blocks_of(a.hidden), rows), kThreads, 0,
-                 Start::overlapping, a, s.n, s.g);
+    const RowRun all = {0, a.rows, a.rows <= kDecodeRows ? RowKind::decode : RowKind::prefill};
+    const bool decode = hyper_decode_serves(l, a);
+    for (int i = 0; i < std::max(a.runs.n, 1); ++i) {
+        const RowRun& run = a.runs.n > 0 ? a.runs.data[i] : all;
+        if (run.kind == RowKind::decode && decode)
+            TERRACE_TRY(hyper_decode(l, a, s, run.row0, run.n_rows));
+        else
+            TERRACE_TRY(any_shape(l, a, s, run));
+    }
+    return {};
 }
 
 }  // namespace terrace::cuda

@@ -12,8 +12,14 @@ struct HyperScratch {
     float* n = nullptr;    // [R][S*H] normed streams
     float* g = nullptr;    // [R][S*H] gates before the sigmoid
     float* mid = nullptr;  // [R][rank]
+    float* inv = nullptr;  // [R][S] 1 / rms of the streams
     size_t used = 0;
 };
 HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, int rank);
+
+// Decoded rows of weights that the two-launch path serves; a matter of the weights alone.
+bool hyper_decode_serves(const Launch& launch, const HyperReadArgs& args);
+Status hyper_decode(const Launch& launch, const HyperReadArgs& args, const HyperScratch& scratch,
+                    int row0, int n_rows);
 
 }  // namespace terrace::cuda
