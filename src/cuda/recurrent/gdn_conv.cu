@@ -17,10 +17,10 @@ constexpr int kTileRows = 16;
 // Grid: (channels / 256, tiles of rows), a thread per channel. Traffic: u once from memory, its
 // neighbours from the cache; y.
 __global__ void __launch_bounds__(kThreads)
-    conv_kernel(GdnArgs a, Tiled part, float* y, int channels, int tile_rows) {
-    pdl_wait();
+    conv_kernel(GdnArgs a, float* y, int channels, int tile_rows) {
     pdl_launch();
-    const SeqTile t = find_tile(a.step, part, static_cast<int>(blockIdx.y), tile_rows);
+    pdl_wait();
+    const SeqTile t = find_tile(a.step, Tiled::all, static_cast<int>(blockIdx.y), tile_rows);
     const int c = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
     if (c >= channels) return;
     const int taps = a.kernel - 1;
@@ -37,8 +37,7 @@ __global__ void __launch_bounds__(kThreads)
         }
         y[int64_t{t.row0 + i} * channels + c] = siluf(sum);
     }
-    // A sequence with decoded rows has its state moved on where those are computed.
-    if (done > 0 || tiled_rows(t.seq.n_rows, part) < t.seq.n_rows) return;
+    if (done > 0) return;
     for (int i = 0; i < taps; ++i) {
         const int at = t.seq.n_rows - taps + i;
         past[int64_t{i} * channels] =
@@ -48,8 +47,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Normalises q (also by 1 / sqrt(k_dim)) and k of every row in place. A warp per head and row.
 __global__ void __launch_bounds__(kThreads) l2_kernel(GdnArgs a, float* y, int channels) {
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int64_t task = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
     const int lane = static_cast<int>(threadIdx.x) & 31, heads = 2 * a.k_heads;
     const int64_t row = task / heads;
@@ -67,12 +66,12 @@ __global__ void __launch_bounds__(kThreads) l2_kernel(GdnArgs a, float* y, int c
 
 }  // namespace
 
-Status gdn_convolve(const Launch& l, const GdnArgs& a, Tiled part, float* y) {
+Status gdn_convolve(const Launch& l, const GdnArgs& a, float* y) {
     const int channels = gdn_channels(a), tile_rows = std::max(kTileRows, a.kernel - 1);
     TERRACE_TRY(start(l, "gdn: convolution", conv_kernel,
                       dim3(static_cast<unsigned>((channels + kThreads - 1) / kThreads),
-                           static_cast<unsigned>(count_tiles(a.step, part, tile_rows))),
-                      kThreads, 0, Start::overlapping, a, part, y, channels, tile_rows));
+                           static_cast<unsigned>(count_tiles(a.step, Tiled::all, tile_rows))),
+                      kThreads, 0, Start::overlapping, a, y, channels, tile_rows));
     const int64_t warps = int64_t{a.step.n_rows} * 2 * a.k_heads;
     return start(l, "gdn: norms", l2_kernel,
                  static_cast<unsigned>((warps * 32 + kThreads - 1) / kThreads), kThreads, 0,

@@ -12,11 +12,11 @@ namespace {
 // Shared memory: q and k of the row; the head's state [k_dim][v_dim] when it fits, else it is worked
 // on where it lies. Numerics: fp32, sums over k_dim in ascending order.
 template <bool kStateInShared>
-__global__ void recur_kernel(GdnArgs a, Tiled part_of, const float* y, int channels) {
+__global__ void recur_kernel(GdnArgs a, const float* y, int channels) {
     extern __shared__ float smem[];
     __shared__ float part[32];
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int h = static_cast<int>(blockIdx.x), j = static_cast<int>(threadIdx.x);
     const int dk = a.k_dim, dv = a.v_dim, threads = static_cast<int>(blockDim.x);
     const SeqRows seq = a.step.seqs.device_pointer()[blockIdx.y];
@@ -28,7 +28,7 @@ __global__ void recur_kernel(GdnArgs a, Tiled part_of, const float* y, int chann
             s[i] = global[i];
     const int kh = h / (a.v_heads / a.k_heads);
     const float rate = -expf(load_plain(a.a_log, h)), bias = load_plain(a.dt_bias, h);
-    for (int r = seq.row0; r < seq.row0 + tiled_rows(seq.n_rows, part_of); ++r) {
+    for (int r = seq.row0; r < seq.row0 + seq.n_rows; ++r) {
         const float* row = y + int64_t{r} * channels;
         const int64_t rh = int64_t{r} * a.v_heads + h;
         __syncthreads();
@@ -259,7 +259,7 @@ __global__ void __cluster_dims__(kSlices, 1, 1) __launch_bounds__(kStepThreads)
 
 }  // namespace
 
-Status gdn_recur(const Launch& l, const GdnArgs& a, Tiled part, const float* y) {
+Status gdn_recur(const Launch& l, const GdnArgs& a, const float* y) {
     if (a.v_dim > 1024) return Error{Code::unsupported, "gdn: more than 1024 value columns"};
     const dim3 grid(static_cast<unsigned>(a.v_heads), static_cast<unsigned>(a.step.n_seqs));
     const auto threads = static_cast<unsigned>((a.v_dim + 31) / 32 * 32);
@@ -267,9 +267,9 @@ Status gdn_recur(const Launch& l, const GdnArgs& a, Tiled part, const float* y) 
     const size_t with_state = rows + sizeof(float) * static_cast<size_t>(a.k_dim * a.v_dim);
     if (with_state + 1024 <= l.info->smem_per_block)
         return start(l, "gdn: recurrence", recur_kernel<true>, grid, threads, with_state,
-                     Start::overlapping, a, part, y, gdn_channels(a));
+                     Start::overlapping, a, y, gdn_channels(a));
     return start(l, "gdn: recurrence", recur_kernel<false>, grid, threads, rows, Start::overlapping,
-                 a, part, y, gdn_channels(a));
+                 a, y, gdn_channels(a));
 }
 
 bool gdn_step_serves(const Launch& l, const GdnArgs& a) {

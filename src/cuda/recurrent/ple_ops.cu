@@ -22,8 +22,8 @@ constexpr int kTileRows = 16;
 // gate^2 times that of value.
 __global__ void __launch_bounds__(kThreads) gate_kernel(PleInjectArgs a, float* b, float* gates) {
     __shared__ float part[32];
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int s = static_cast<int>(blockIdx.x), hidden = a.hidden;
     const auto n = static_cast<float>(hidden);
     for (int r = static_cast<int>(blockIdx.y); r < a.step.n_rows;
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(PleInjectArgs a, float* 
 // Traffic: h in and out, b once from memory, its earlier rows from the cache.
 __global__ void __launch_bounds__(kThreads)
     conv_kernel(PleInjectArgs a, const float* b, const float* gates, int tile_rows) {
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const SeqTile t = find_tile(a.step, Tiled::all, static_cast<int>(blockIdx.y), tile_rows);
     const int wide = a.streams * a.hidden, history = (a.kernel - 1) * a.dilation;
     const int c = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);

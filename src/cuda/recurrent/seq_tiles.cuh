@@ -38,6 +38,19 @@ inline int count_tiles(const StepRows& step, Tiled part, int tile_rows) {
     return n;
 }
 
+// Tiles of the sequences before `seq`. A warp's lanes take part as below.
+__device__ __forceinline__ int first_tile(const StepRows& step, Tiled part, int seq,
+                                          int tile_rows) {
+    const SeqRows* seqs = step.seqs.device_pointer();
+    int n = 0;
+    for (int i = static_cast<int>(threadIdx.x) & 31; i < seq; i += 32)
+        n += tiles_of(seqs[i].n_rows, part, tile_rows);
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2)
+        n += __shfl_xor_sync(0xffffffffu, n, d);
+    return n;
+}
+
 // Every warp finds the tile by itself; all its lanes take part and get the same answer.
 __device__ __forceinline__ SeqTile find_tile(const StepRows& step, Tiled part, int t,
                                              int tile_rows) {

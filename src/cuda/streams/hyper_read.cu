@@ -21,8 +21,8 @@ constexpr int kThreads = 256;
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(HyperReadArgs a, PlainTensor norm, float* n) {
     __shared__ float part[32];
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int s = static_cast<int>(blockIdx.x);
     for (int r = static_cast<int>(blockIdx.y); r < a.rows; r += static_cast<int>(gridDim.y)) {
         const int64_t at = (int64_t{r} * a.streams + s) * a.hidden;
@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads)
 // Computes mid = silu(mid / S) and inj = 2 sigmoid(inj / S), in place. A thread per element.
 __global__ void __launch_bounds__(kThreads)
     middle_kernel(HyperReadArgs a, float* mid, int64_t n_inj) {
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
     const float scale = 1.0f / static_cast<float>(a.streams);
     if (i < int64_t{a.rows} * a.rank) mid[i] = siluf(mid[i] * scale);
@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(kThreads)
 // Computes x = mean over streams of sigmoid(g) * n. Grid: (pieces of a row, rows).
 __global__ void __launch_bounds__(kThreads)
     gate_kernel(HyperReadArgs a, const float* n, const float* g) {
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
     if (i >= a.hidden) return;
     for (int r = static_cast<int>(blockIdx.y); r < a.rows; r += static_cast<int>(gridDim.y)) {
@@ -114,12 +114,14 @@ Status any_shape(const Launch& l, HyperReadArgs a, const HyperScratch& s, const 
 }  // namespace
 
 HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, int rank) {
-    const size_t wide = static_cast<size_t>(rows) * static_cast<size_t>(streams * hidden);
+    const size_t wide =
+        static_cast<size_t>(rows) * static_cast<size_t>(round_up8(streams * hidden));
     Carve carve(base);
     HyperScratch s;
     s.n = carve.take<float>(wide);
     s.g = carve.take<float>(wide);
     s.mid = carve.take<float>(static_cast<size_t>(rows) * static_cast<size_t>(rank));
+    s.act = carve.take<__half>(static_cast<size_t>(rows) * static_cast<size_t>(round_up8(rank)));
     s.inv = carve.take<float>(static_cast<size_t>(rows) * static_cast<size_t>(streams));
     s.used = carve.used();
     return s;
@@ -134,11 +136,13 @@ Status hyper_read(const Launch& l, const HyperReadArgs& a) {
     if (a.rows == 0) return {};
     const HyperScratch s = hyper_scratch(l.scratch, a.rows, a.streams, a.hidden, a.rank);
     const RowRun all = {0, a.rows, a.rows <= kDecodeRows ? RowKind::decode : RowKind::prefill};
-    const bool decode = hyper_decode_serves(l, a);
+    const bool decode = hyper_decode_serves(l, a), prefill = hyper_prefill_serves(a);
     for (int i = 0; i < std::max(a.runs.n, 1); ++i) {
         const RowRun& run = a.runs.n > 0 ? a.runs.data[i] : all;
         if (run.kind == RowKind::decode && decode)
             TERRACE_TRY(hyper_decode(l, a, s, run.row0, run.n_rows));
+        else if (run.kind == RowKind::prefill && prefill)
+            TERRACE_TRY(hyper_prefill(l, a, s, run.row0, run.n_rows));
         else
             TERRACE_TRY(any_shape(l, a, s, run));
     }

@@ -34,8 +34,8 @@ __device__ __forceinline__ Words<N> load_table(const PlainTensor& t, int64_t i) 
 // Computes h[r][s][:] = table[token[r]][:]. Grid: (pieces of a row, rows), a thread per N columns.
 template <int N>
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs a) {
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int i = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * N;
     if (i >= a.hidden) return;
     for (int r = static_cast<int>(blockIdx.y); r < a.rows; r += static_cast<int>(gridDim.y)) {
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs a) {
 // Traffic: h in and out, y from the cache after the first stream.
 template <int N>
 __global__ void __launch_bounds__(kThreads) write_kernel(HyperWriteArgs a) {
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int i = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * N;
     const int s = static_cast<int>(blockIdx.y);
     if (i >= a.hidden) return;
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kThreads) write_kernel(HyperWriteArgs a) {
 // Computes out[i][:] = in[rows[i]][:]. Grid: (pieces of a row, rows).
 template <int N>
 __global__ void __launch_bounds__(kThreads) gather_kernel(GatherRowsArgs a) {
-    pdl_wait();
     pdl_launch();
+    pdl_wait();
     const int c = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * N;
     if (c >= a.width) return;
     for (int i = static_cast<int>(blockIdx.y); i < a.n; i += static_cast<int>(gridDim.y)) {
