@@ -279,7 +279,7 @@ TEST_F(CudaAttend, MatchesReferenceDenseAndSelected) {
 
 TEST_F(CudaAttend, LongListsMatchReference) {
     for (int top : {0, 512}) {
-        QsaCase c = qsa_case(real(), PlaneType::f16, {{11, 6'000, 2}, {12, 2'060, 20}});
+        QsaCase c = qsa_case(real(), PlaneType::f16, {{11, 6'000, 2}, {12, 2'060, 20}, {13, 4'000, 17}});
         c.top = top;
         conforms([&](Rig& rig) { return Lists{run_attend(rig, c)}; },
                  attend_limit(real(), PlaneType::f16), "top " + std::to_string(top));

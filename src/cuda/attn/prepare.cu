@@ -92,8 +92,8 @@ __device__ __forceinline__ void norm_rope(Load load, int n, const PlainTensor& w
 __global__ void __launch_bounds__(32 * kPrepareWarps)
     prepare_kernel(const QsaPrepareArgs a, int chunks, int per_warp) {
     pdl_launch();
+    // Positions and pages are copied before the step's first kernel, so they may be read at once.
     Angles angles(a.rope);
-    pdl_wait();
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
     const int row = static_cast<int>(blockIdx.x) / chunks;
     const int chunk = static_cast<int>(blockIdx.x) % chunks;
@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
     const RowPlace at = place_row(a.step, row);
     const int page = physical_page(a.step, at.seq, at.pos), offset = at.pos % kPageTokens;
     angles.set_position(at.pos);
+    pdl_wait();
     const int first = (chunk * kPrepareWarps + warp) * per_warp;
     for (int v = first; v < min(first + per_warp, vectors); ++v) {
         int h = v;
@@ -153,15 +154,16 @@ constexpr int kPoolWarps = 4;
 __global__ void __launch_bounds__(32 * kPoolWarps) pool_kernel(const QsaPoolArgs a) {
     pdl_launch();
     Angles angles(a.rope);
-    pdl_wait();
     const int row =
         static_cast<int>(blockIdx.x) * kPoolWarps + (static_cast<int>(threadIdx.x) >> 5);
-    if (row >= a.step.n_rows) return;
-    const SeqRows seq = a.step.seqs.device_pointer()[a.step.row_seq.device_pointer()[row]];
+    const int last = a.step.n_rows - 1;
+    const SeqRows seq =
+        a.step.seqs.device_pointer()[a.step.row_seq.device_pointer()[min(row, last)]];
     const int bt = a.index.block_tokens, id = a.index.dim, i = row - seq.row0;
     const int block = seq.pos0 / bt + i / bt, pos = block * bt;
-    if (i % bt != 0 || pos + bt > seq.pos0 + seq.n_rows) return;
     angles.set_position(pos);
+    pdl_wait();
+    if (row > last || i % bt != 0 || pos + bt > seq.pos0 + seq.n_rows) return;
     const int64_t page = physical_page(a.step, seq, pos);
     const int64_t raw0 = (page * kPageTokens + pos % kPageTokens) * id;
     const int64_t to = (page * (kPageTokens / bt) + pos % kPageTokens / bt) * id;

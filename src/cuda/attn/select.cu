@@ -293,7 +293,6 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs
     __shared__ Shared shared;
     pdl_launch();
     if (cluster > 1) cluster_arrive();
-    pdl_wait();
     const int tid = static_cast<int>(threadIdx.x), r = static_cast<int>(blockIdx.x) / cluster;
     const RowPlace at = place_row(a.step, a.first_row + r);
     Row row;
@@ -302,6 +301,7 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs
     row.members = row.n <= kAloneBlocks ? 1 : cluster;
     row.rank = cluster > 1 ? cluster_rank() : 0;
     row.s = &shared;
+    pdl_wait();
     if (row.rank >= row.members) return;
     int32_t* out = a.blocks.device_pointer() + int64_t{r} * a.top;
     if (tid == 0 && row.rank == 0) a.counts.device_pointer()[r] = min(row.n, a.top);
