@@ -61,6 +61,11 @@ __device__ __forceinline__ uint4 load16_once(const uint4* p) {
     return v;
 }
 
+// Asks for `bytes` (a multiple of 16) to be brought to L2.
+__device__ __forceinline__ void prefetch_l2(const void* p, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+}
+
 // 2^x, 2 ulp; results below the normal range are 0.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;

@@ -1,149 +1,190 @@
 // qsa_prepare and qsa_pool: per-head norm and rotary embedding, and what a step adds to the planes.
 // SPDX-License-Identifier: MIT
+#include <cmath>
+
 #include "cuda/attn/attn_ops.h"
 #include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
 namespace {
 
-// Rotary frequencies a lane can keep: pairs lane, lane + 32, ...; more are computed when needed.
-constexpr int kKeptPairs = 2;
 constexpr int kPrepareWarps = 8;
+constexpr int kPoolWarps = 4;
+constexpr int kLanePairs = 32;  // rotary pairs whose two elements a lane of a short vector has
+constexpr int kShort = 8;       // elements a lane has of a short vector: up to 256 in all
 
-// theta^(-2i/dims) in double. In fp32 the angle at position 1e6 would be off by 0.06.
-__device__ __forceinline__ double inverse_frequency(const Rope& rope, double log2_theta, int i) {
-    return exp2(-2.0 * i / rope.dims * log2_theta);
+// Turns per token, theta^(-2i/dims) / 2 pi, of the first pairs, made on the host; in double because
+// in fp32 the angle at position 1e6 would be off by 0.06.
+struct Frequencies {
+    double of[kLanePairs];
+    double log2_theta;
+};
+constexpr double kPerTurn = 1 / 6.283185307179586476925;
+Frequencies frequencies(const Rope& rope) {
+    Frequencies f;
+    for (int i = 0; i < kLanePairs; ++i)
+        f.of[i] = rope.dims > 0
+                      ? std::pow(static_cast<double>(rope.theta), -2.0 * i / rope.dims) * kPerTurn
+                      : 0.0;
+    f.log2_theta = std::log2(static_cast<double>(rope.theta));
+    return f;
 }
 
-// Cosine and sine of pos * frequency: the product and its reduction to [-pi, pi] in double.
-__device__ __forceinline__ float2 cos_sin(int pos, double frequency) {
-    constexpr double kTurn = 6.283185307179586476925;
-    const double angle = pos * frequency;
-    const auto r = static_cast<float>(angle - kTurn * rint(angle / kTurn));
+// Cosine and sine: the angle and its reduction to half a turn in double.
+__device__ __forceinline__ float2 cos_sin(int pos, double turns_per_token) {
+    const double turns = pos * turns_per_token;
     float2 cs;
-    sincosf(r, &cs.y, &cs.x);
+    sincospif(static_cast<float>(2 * (turns - rint(turns))), &cs.y, &cs.x);
     return cs;
 }
 
-// A warp's rotary angles of one position.
-class Angles {
-  public:
-    __device__ __forceinline__ explicit Angles(const Rope& rope)
-        : rope_(rope), log2_theta_(log2(static_cast<double>(rope.theta))) {
-        const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-        for (int k = 0; k < kKeptPairs; ++k)
-            frequency_[k] = inverse_frequency(rope, log2_theta_, lane + 32 * k);
-    }
-    __device__ __forceinline__ void set_position(int pos) {
-        pos_ = pos;
-#pragma unroll
-        for (int k = 0; k < kKeptPairs; ++k)
-            kept_[k] = cos_sin(pos, frequency_[k]);
-    }
-    // Pair lane + 32 * k.
-    __device__ __forceinline__ float2 pair(int k) const {
-        float2 cs = kept_[0];
-        if (k == 1) cs = kept_[1];
-        if (k >= kKeptPairs) {
-            const int lane = static_cast<int>(threadIdx.x) & 31;
-            cs = cos_sin(pos_, inverse_frequency(rope_, log2_theta_, lane + 32 * k));
-        }
-        return cs;
-    }
-
-  private:
-    Rope rope_;
-    double log2_theta_;
-    double frequency_[kKeptPairs];
-    float2 kept_[kKeptPairs];
-    int pos_ = 0;
+// What a warp does to a vector: zero-centred norm, rope at one position, store.
+struct Head {
+    int n;
+    const void* norm;  // null: stored as it is
+    DType norm_dtype;
+    std::byte* to;
+    PlaneType type;
 };
+struct Place {
+    Rope rope;
+    int pos;
+    float2 own;  // cosine and sine of pair `lane`
+};
+__device__ __forceinline__ Place place_of(const Rope& rope, const Frequencies& f, int pos) {
+    return {rope, pos, cos_sin(pos, f.of[static_cast<int>(threadIdx.x) & 31])};
+}
 
-// One warp: store(i, rope(zero-centred norm of x)[i]) for all n. load(i) gives x[i].
-template <class Load, class Store>
-__device__ __forceinline__ void norm_rope(Load load, int n, const PlainTensor& w, float eps,
-                                          const Angles& angles, int dims, Store store) {
-    const int lane = static_cast<int>(threadIdx.x) & 31, half = dims / 2;
+// Vectors of up to 256 whose rotary pairs are (lane, lane + 32): all in registers.
+__device__ __forceinline__ bool is_short(const Head& h, const Rope& rope) {
+    return h.n <= 32 * kShort && rope.dims == 2 * kLanePairs && h.n >= rope.dims;
+}
+__device__ __forceinline__ void store_short(float (&x)[kShort], const Head& h, const Place& at,
+                                            float eps) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    if (h.norm) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < kShort; ++k)
+            sum += x[k] * x[k];
+        const float inv = rsqrtf(warp_sum(sum) / static_cast<float>(h.n) + eps);
+#pragma unroll
+        for (int k = 0; k < kShort; ++k)
+            if (lane + 32 * k < h.n)
+                x[k] *= inv * (1.0f + load_plain(h.norm, h.norm_dtype, lane + 32 * k));
+        const float first = x[0], second = x[1];
+        x[0] = first * at.own.x - second * at.own.y;
+        x[1] = second * at.own.x + first * at.own.y;
+    }
+#pragma unroll
+    for (int k = 0; k < kShort; ++k)
+        if (lane + 32 * k < h.n) store_plane(h.to, h.type, lane + 32 * k, x[k]);
+}
+
+// Any vector; load(i) gives element i and may be called several times.
+template <class Load>
+__device__ __forceinline__ void store_head(Load load, const Head& h, const Place& at,
+                                           const Frequencies& f, float eps) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    if (is_short(h, at.rope)) {
+        float x[kShort];
+#pragma unroll
+        for (int k = 0; k < kShort; ++k)
+            x[k] = lane + 32 * k < h.n ? load(lane + 32 * k) : 0.0f;
+        return store_short(x, h, at, eps);
+    }
+    if (!h.norm) {
+        for (int i = lane; i < h.n; i += 32)
+            store_plane(h.to, h.type, i, load(i));
+        return;
+    }
     float sum = 0;
-    for (int i = lane; i < n; i += 32) {
-        const float x = load(i);
-        sum += x * x;
+    for (int i = lane; i < h.n; i += 32)
+        sum += load(i) * load(i);
+    const float inv = rsqrtf(warp_sum(sum) / static_cast<float>(h.n) + eps);
+    const auto y = [&](int i) {
+        return load(i) * inv * (1.0f + load_plain(h.norm, h.norm_dtype, i));
+    };
+    const int half = at.rope.dims / 2;
+    for (int i = lane; i < half; i += 32) {
+        const float2 cs =
+            i < kLanePairs
+                ? at.own
+                : cos_sin(at.pos, exp2(-2.0 * i / at.rope.dims * f.log2_theta) * kPerTurn);
+        const float first = y(i), second = y(i + half);
+        store_plane(h.to, h.type, i, first * cs.x - second * cs.y);
+        store_plane(h.to, h.type, i + half, second * cs.x + first * cs.y);
     }
-    const float inv = rsqrtf(warp_sum(sum) / static_cast<float>(n) + eps);
-    const auto y = [&](int i) { return load(i) * inv * (1.0f + load_plain(w, i)); };
-    for (int k = 0; lane + 32 * k < half; ++k) {
-        const int i = lane + 32 * k;
-        const float a = y(i), b = y(i + half);
-        const float2 cs = angles.pair(k);
-        store(i, a * cs.x - b * cs.y);
-        store(i + half, b * cs.x + a * cs.y);
-    }
-    for (int i = dims + lane; i < n; i += 32)
-        store(i, y(i));
+    for (int i = 2 * half + lane; i < h.n; i += 32)
+        store_plane(h.to, h.type, i, y(i));
 }
 
 // Computes  q, k, iq: zero-centred norm and rope per head; K, V and the raw index key of each row
 //           go to the planes.
 // Grid and block  (rows x chunks), 8 warps; a warp takes `per_warp` of the row's vectors: query
 //           heads, K heads, V heads, index heads, the raw key.
-// Traffic   each input once from memory (the second look is in L1), each output once.
+// Traffic   each input once, each output once.
 // Numerics  fp32; angles are reduced in double.
 __global__ void __launch_bounds__(32 * kPrepareWarps)
-    prepare_kernel(const QsaPrepareArgs a, int chunks, int per_warp) {
+    prepare_kernel(const QsaPrepareArgs a, const __grid_constant__ Frequencies f, int chunks,
+                   int per_warp) {
     pdl_launch();
     // Positions and pages are copied before the step's first kernel, so they may be read at once.
-    Angles angles(a.rope);
-    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+    const int warp = static_cast<int>(threadIdx.x) >> 5;
     const int row = static_cast<int>(blockIdx.x) / chunks;
     const int chunk = static_cast<int>(blockIdx.x) % chunks;
     const int hd = a.kv.head_dim, id = a.index.dim, kvh = a.kv.kv_heads, bt = a.kv.block_tokens;
-    const int vectors = a.heads + 2 * kvh + a.index_heads + 1;
-    const RowPlace at = place_row(a.step, row);
-    const int page = physical_page(a.step, at.seq, at.pos), offset = at.pos % kPageTokens;
-    angles.set_position(at.pos);
-    pdl_wait();
+    const RowPlace row_at = place_row(a.step, row);
+    const int page = physical_page(a.step, row_at.seq, row_at.pos);
+    const int offset = row_at.pos % kPageTokens;
+    const Place at = place_of(a.rope, f, row_at.pos);
     const int first = (chunk * kPrepareWarps + warp) * per_warp;
-    for (int v = first; v < min(first + per_warp, vectors); ++v) {
+    pdl_wait();
+    for (int v = first; v < first + per_warp; ++v) {
         int h = v;
+        const float* x;
+        Head head;
+        head.norm = nullptr;
+        head.norm_dtype = DType::f32;
+        head.type = PlaneType::f32;
         if (h < a.heads) {
-            const float* x = a.qg.device_pointer() + (int64_t{row} * a.heads + h) * 2 * hd;
-            float* q = a.q.device_pointer() + (int64_t{row} * a.heads + h) * hd;
-            norm_rope([&](int i) { return x[i]; }, hd, a.q_norm, a.eps, angles, a.rope.dims,
-                      [&](int i, float y) { q[i] = y; });
-            continue;
-        }
-        h -= a.heads;
-        if (h < 2 * kvh) {
+            const int64_t n = int64_t{row} * a.heads + h;
+            x = a.qg.device_pointer() + n * 2 * hd;
+            head.n = hd;
+            head.norm = a.q_norm.data;
+            head.norm_dtype = a.q_norm.dtype;
+            head.to = reinterpret_cast<std::byte*>(a.q.device_pointer() + n * hd);
+        } else if ((h -= a.heads) < 2 * kvh) {
             const bool is_v = h >= kvh;
             if (is_v) h -= kvh;
-            const float* x = (is_v ? a.v : a.k).device_pointer() + (int64_t{row} * kvh + h) * hd;
-            std::byte* to = a.kv.block(page, offset / bt) + (is_v ? a.kv.half_extent_bytes() : 0) +
-                            static_cast<size_t>((offset % bt) * kvh + h) * static_cast<size_t>(hd) *
-                                plane_bytes(a.kv.type);
-            if (is_v)
-                for (int i = lane; i < hd; i += 32)
-                    store_plane(to, a.kv.type, i, x[i]);
-            else
-                norm_rope([&](int i) { return x[i]; }, hd, a.k_norm, a.eps, angles, a.rope.dims,
-                          [&](int i, float y) { store_plane(to, a.kv.type, i, y); });
-            continue;
-        }
-        h -= 2 * kvh;
-        const float* x = a.ix.device_pointer() + (int64_t{row} * (a.index_heads + 1) + h) * id;
-        if (h < a.index_heads) {
-            float* iq = a.iq.device_pointer() + (int64_t{row} * a.index_heads + h) * id;
-            norm_rope([&](int i) { return x[i]; }, id, a.index_q_norm, a.eps, angles, a.rope.dims,
-                      [&](int i, float y) { iq[i] = y; });
+            x = (is_v ? a.v : a.k).device_pointer() + (int64_t{row} * kvh + h) * hd;
+            head.n = hd;
+            head.norm = is_v ? nullptr : a.k_norm.data;
+            head.norm_dtype = a.k_norm.dtype;
+            head.to = a.kv.block(page, offset / bt) + (is_v ? a.kv.half_extent_bytes() : 0) +
+                      static_cast<size_t>((offset % bt) * kvh + h) * static_cast<size_t>(hd) *
+                          plane_bytes(a.kv.type);
+            head.type = a.kv.type;
+        } else if ((h -= 2 * kvh) <= a.index_heads) {
+            x = a.ix.device_pointer() + (int64_t{row} * (a.index_heads + 1) + h) * id;
+            head.n = id;
+            if (h < a.index_heads) {
+                head.norm = a.index_q_norm.data;
+                head.norm_dtype = a.index_q_norm.dtype;
+                head.to = reinterpret_cast<std::byte*>(a.iq.device_pointer() +
+                                                       (int64_t{row} * a.index_heads + h) * id);
+            } else {
+                head.to = a.index.raw + (size_t{kPageTokens} * static_cast<size_t>(page) +
+                                         static_cast<size_t>(offset)) *
+                                            static_cast<size_t>(id) * plane_bytes(a.index.type);
+                head.type = a.index.type;
+            }
         } else {
-            const int64_t raw0 = (int64_t{page} * kPageTokens + offset) * id;
-            for (int i = lane; i < id; i += 32)
-                store_plane(a.index.raw, a.index.type, raw0 + i, x[i]);
+            return;
         }
+        store_head([&](int i) { return x[i]; }, head, at, f, a.eps);
     }
 }
-
-constexpr int kPoolWarps = 4;
 
 // Computes  pooled rows of the blocks that the step touched and completed: mean of the raw rows,
 //           zero-centred norm, rope at the block's first position.
@@ -151,9 +192,9 @@ constexpr int kPoolWarps = 4;
 //           takes block floor(pos0 / block_tokens) + i / block_tokens, the others nothing.
 // Traffic   raw rows in, pooled rows out; no intermediate leaves the warp.
 // Numerics  fp32; the mean is added oldest first.
-__global__ void __launch_bounds__(32 * kPoolWarps) pool_kernel(const QsaPoolArgs a) {
+__global__ void __launch_bounds__(32 * kPoolWarps)
+    pool_kernel(const QsaPoolArgs a, const __grid_constant__ Frequencies f) {
     pdl_launch();
-    Angles angles(a.rope);
     const int row =
         static_cast<int>(blockIdx.x) * kPoolWarps + (static_cast<int>(threadIdx.x) >> 5);
     const int last = a.step.n_rows - 1;
@@ -161,22 +202,25 @@ __global__ void __launch_bounds__(32 * kPoolWarps) pool_kernel(const QsaPoolArgs
         a.step.seqs.device_pointer()[a.step.row_seq.device_pointer()[min(row, last)]];
     const int bt = a.index.block_tokens, id = a.index.dim, i = row - seq.row0;
     const int block = seq.pos0 / bt + i / bt, pos = block * bt;
-    angles.set_position(pos);
+    const bool mine = row <= last && i % bt == 0 && pos + bt <= seq.pos0 + seq.n_rows;
+    const int64_t page = mine ? physical_page(a.step, seq, pos) : 0;
+    const Place at = place_of(a.rope, f, pos);
     pdl_wait();
-    if (row > last || i % bt != 0 || pos + bt > seq.pos0 + seq.n_rows) return;
-    const int64_t page = physical_page(a.step, seq, pos);
+    if (!mine) return;
     const int64_t raw0 = (page * kPageTokens + pos % kPageTokens) * id;
     const int64_t to = (page * (kPageTokens / bt) + pos % kPageTokens / bt) * id;
     const float share = 1.0f / static_cast<float>(bt);
-    norm_rope(
+    store_head(
         [&](int e) {
             float sum = 0;
+#pragma unroll 4
             for (int t = 0; t < bt; ++t)
                 sum += load_plane(a.index.raw, a.index.type, raw0 + int64_t{t} * id + e);
             return sum * share;
         },
-        id, a.norm, a.eps, angles, a.rope.dims,
-        [&](int e, float y) { store_plane(a.index.pooled, a.index.type, to + e, y); });
+        Head{id, a.norm.data, a.norm.dtype,
+             a.index.pooled + static_cast<size_t>(to) * plane_bytes(a.index.type), a.index.type},
+        at, f, a.eps);
 }
 
 }  // namespace
@@ -189,14 +233,15 @@ Status qsa_prepare(const Launch& l, const QsaPrepareArgs& a) {
     const int chunks = (vectors + kPrepareWarps * per_warp - 1) / (kPrepareWarps * per_warp);
     return start(l, "qsa_prepare", prepare_kernel,
                  dim3(static_cast<unsigned>(a.step.n_rows) * static_cast<unsigned>(chunks)),
-                 dim3(32 * kPrepareWarps), 0, Start::overlapping, a, chunks, per_warp);
+                 dim3(32 * kPrepareWarps), 0, Start::overlapping, a, frequencies(a.rope), chunks,
+                 per_warp);
 }
 
 Status qsa_pool(const Launch& l, const QsaPoolArgs& a) {
     if (a.step.n_rows == 0) return {};
     return start(l, "qsa_pool", pool_kernel,
                  dim3(static_cast<unsigned>((a.step.n_rows + kPoolWarps - 1) / kPoolWarps)),
-                 dim3(32 * kPoolWarps), 0, Start::overlapping, a);
+                 dim3(32 * kPoolWarps), 0, Start::overlapping, a, frequencies(a.rope));
 }
 
 }  // namespace terrace::cuda

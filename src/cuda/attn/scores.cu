@@ -1,8 +1,9 @@
 // index_scores on the matrix units: f16 planes of 128 dims, up to four index heads.
 //
-// A pooled row is a row of the left operand; a query row of the step gives eight columns of the
-// right one: each head's f16 and, scaled by 2^11, the f16 of what that leaves out. So one m16n8k16
-// has both products of all heads of a row, and scores have the accuracy of fp32 queries.
+// A pooled row is a row of the left operand; two query rows of the step, four heads each, are the
+// eight columns of the right one. Queries are split in two f16, the second the rest of the first, and
+// both products go to the same sums, so scores have the accuracy of fp32 queries. Each query row is
+// scaled by a power of two that keeps its parts in the range of f16.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
@@ -17,81 +18,106 @@ namespace {
 constexpr int kDim = 128;
 constexpr int kHeads = 4;
 constexpr int kWarps = 8;
-constexpr int kTile = 32;               // blocks that a warp takes at once
-constexpr int kChunk = kWarps * kTile;  // blocks of a work item
-constexpr int kGroup = 16;              // rows of a work item
-constexpr int kRowWords = 4 * 32;       // uint4 of a query row: [32 dims][lane]
-constexpr float kLowScale = 2048.0f;
+constexpr int kTile = 32;                    // blocks that a warp takes at once
+constexpr int kChunk = kWarps * kTile;       // blocks of a work item
+constexpr int kGroup = 16;                   // rows of a work item
+constexpr int kParts = 2;                    // f16 and its rest
+constexpr int kPairWords = kParts * 4 * 32;  // uint4 of two query rows: [part][32 dims][lane]
 
-// Query row as right operand. A lane's 16 bytes of segment j hold dims 32j + 8t .. + 7 of column g:
-// the operands of two k-steps, whose k index is permuted so that a lane's share of a pooled row is
-// 16 neighbouring bytes too.
+struct Queries {
+    uint4 words[kGroup / 2 * kPairWords];
+    float scale[kGroup];
+};
+
+// Rows row0 .. as right operands. A lane's 16 bytes of 32 dims j hold dims 32j + 8t .. + 7 of column
+// g: the operands of two k-steps, whose k index is permuted so that a lane's share of a pooled row
+// is 16 neighbouring bytes too. A warp per row; a lane reads 16 dims of a head.
 __device__ __forceinline__ void load_queries(const IndexScoresArgs& a, int row0, int n_rows,
-                                             uint4* queries) {
-    for (int i = static_cast<int>(threadIdx.x); i < n_rows * kRowWords; i += 32 * kWarps) {
-        const int lane = i % 32, j = i / 32 % 4, row = row0 + i / kRowWords;
-        const int column = lane / 4, head = column % 4, dim = 32 * j + 8 * (lane % 4);
-        uint32_t words[4] = {};
+                                             float scale, Queries& queries) {
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+    for (int r = warp; r < n_rows; r += kWarps) {
+        const int head = lane / 8;
+        float4 x[4] = {};
         if (head < a.index_heads) {
-            const float* x =
-                a.iq.device_pointer() + (int64_t{row} * a.index_heads + head) * kDim + dim;
+            const auto* from = reinterpret_cast<const float4*>(
+                a.iq.device_pointer() + (int64_t{row0 + r} * a.index_heads + head) * kDim +
+                lane % 8 * 16);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                x[i] = from[i];
+        }
+        float most = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            most = fmaxf(fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y))),
+                         fmaxf(fabsf(x[i].z), fabsf(x[i].w)));
+        // The largest element goes to [2^10, 2^11).
+        const uint32_t bits = __reduce_max_sync(0xffffffffu, __float_as_uint(most));
+        const int up = min(max(264 - static_cast<int>(bits >> 23), 1), 253);
+        const float factor = __int_as_float(up << 23);
+        if (lane == 0) queries.scale[r] = __int_as_float((254 - up) << 23) * scale;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float y[8] = {x[2 * i].x,     x[2 * i].y,     x[2 * i].z,     x[2 * i].w,
+                                x[2 * i + 1].x, x[2 * i + 1].y, x[2 * i + 1].z, x[2 * i + 1].w};
+            uint32_t first[4], rest[4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                float x0 = x[2 * k], x1 = x[2 * k + 1];
-                if (column >= kHeads) {
-                    x0 = (x0 - __half2float(__float2half_rn(x0))) * kLowScale;
-                    x1 = (x1 - __half2float(__float2half_rn(x1))) * kLowScale;
-                }
-                words[k] = pack_f16(x0, x1);
+                const float y0 = y[2 * k] * factor, y1 = y[2 * k + 1] * factor;
+                first[k] = pack_f16(y0, y1);
+                const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&first[k]));
+                rest[k] = pack_f16(y0 - f.x, y1 - f.y);
             }
+            const int eight = lane % 8 * 2 + i, column = r % 2 * kHeads + head;
+            uint4* to =
+                queries.words + r / 2 * kPairWords + eight / 4 * 32 + column * 4 + eight % 4;
+            to[0] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
+            to[4 * 32] = make_uint4(first[0], first[1], first[2], first[3]);
         }
-        queries[i] = make_uint4(words[0], words[1], words[2], words[3]);
     }
 }
 
-// Scores of a warp's 32 blocks for one query row: lane (g, t) gets that of block
-// 16 (t & 1) + 8 (t >> 1) + g.
-__device__ __forceinline__ float score(const uint4 (&keys)[4][4], const uint4* query, int lane) {
+// Unscaled scores of a warp's 32 blocks for two query rows: of row lane >> 1 & 1, out[m] is block
+// 16 m + 8 (lane & 1) + lane / 4.
+__device__ __forceinline__ void score_pair(const uint4 (&keys)[4][4], const uint4* pair, int lane,
+                                           float (&out)[2]) {
     float sum[2][4] = {};
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        const uint4 b = query[32 * j + lane];
+    for (int i = 0; i < kParts * 4; ++i) {
+        const uint4 b = pair[32 * i + lane];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-            const uint4 low = keys[2 * m][j], high = keys[2 * m + 1][j];
+            const uint4 low = keys[2 * m][i % 4], high = keys[2 * m + 1][i % 4];
             mma_f16(sum[m], low.x, high.x, low.y, high.y, b.x, b.y);
             mma_f16(sum[m], low.z, high.z, low.w, high.w, b.z, b.w);
         }
     }
-    // Lanes t and t ^ 2 hold the two parts of the same heads: one joins them for rows g, the other
-    // for rows g + 8. Then t and t ^ 1 hold the two pairs of heads.
-    const bool upper = lane & 2;
-    float out = 0;
+    // A lane has two of its row's heads for blocks g and g + 8, its neighbour the other two.
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-        float s = 0;
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-            const float other = __shfl_xor_sync(0xffffffffu, upper ? sum[m][c] : sum[m][c + 2], 2);
-            const float high = upper ? other : sum[m][c], low = upper ? sum[m][c + 2] : other;
-            s += fmaxf(high + low * (1.0f / kLowScale), 0.0f);
-        }
-        s += __shfl_xor_sync(0xffffffffu, s, 1);
-        if ((lane & 1) == m) out = s;
+        const float s0 = fmaxf(sum[m][0], 0.0f) + fmaxf(sum[m][1], 0.0f);
+        const float s1 = fmaxf(sum[m][2], 0.0f) + fmaxf(sum[m][3], 0.0f);
+        const bool odd = lane & 1;
+        out[m] = (odd ? s1 : s0) + __shfl_xor_sync(0xffffffffu, odd ? s0 : s1, 1);
     }
-    return out;
 }
+
+// Where a work item is.
+struct Item {
+    int segment, group, chunk;
+};
 
 // Computes  scores[r][b] for every complete block of the rows of the listed segments.
 // Grid and block  as many blocks as the device holds, 8 warps. Work items are (up to 16 rows) x
 //           (256 blocks), by segment, then rows, then blocks; each thread block takes an equal
 //           share of neighbouring items, whose number is known on the device only.
 // Shared memory   32 KiB: the queries of the current rows.
-// Traffic   the pooled plane once per 16 rows of a sequence, scores once.
+// Traffic   the pooled plane once per 16 rows of a sequence, scores once. The next item is on its
+//           way to L2 while one is computed, the first one while the kernel waits for its turn.
 // Numerics  two f16 products with fp32 sums; a row's score does not depend on the other rows.
 __global__ void __launch_bounds__(32 * kWarps, 2)
     scores_kernel(const IndexScoresArgs a, const Segments segments, float scale) {
-    __shared__ uint4 queries[kGroup * kRowWords];
+    __shared__ Queries queries;
     __shared__ SeqRows seqs[kMaxSegments];
     __shared__ int chunks[kMaxSegments];
     pdl_launch();
@@ -105,54 +131,87 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
         chunks[tid] = ((last + 1) / bt + kChunk - 1) / kChunk;
     }
     __syncthreads();
-    const auto items_of = [&](int s) {
-        return (segments.at[s].n_rows + kGroup - 1) / kGroup * chunks[s];
-    };
+    const auto groups_of = [&](int s) { return (segments.at[s].n_rows + kGroup - 1) / kGroup; };
     int64_t total = 0;
     for (int s = 0; s < segments.n; ++s)
-        total += items_of(s);
-    const auto item0 = static_cast<int>(total * blockIdx.x / gridDim.x);
-    const auto item1 = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
-    int segment = 0, before = 0, loaded = -1;
+        total += groups_of(s) * chunks[s];
+    auto left = static_cast<int>(total * blockIdx.x / gridDim.x);
+    int n_items = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x) - left;
+    Item item = {0, 0, 0};
+    if (n_items > 0) {
+        for (; left >= groups_of(item.segment) * chunks[item.segment]; ++item.segment)
+            left -= groups_of(item.segment) * chunks[item.segment];
+        item.group = left / chunks[item.segment];
+        item.chunk = left % chunks[item.segment];
+    }
+    const auto after = [&](Item i) {
+        if (++i.chunk < chunks[i.segment]) return i;
+        i.chunk = 0;
+        if (++i.group < groups_of(i.segment)) return i;
+        i.group = 0;
+        do
+            ++i.segment;
+        while (chunks[i.segment] == 0);
+        return i;
+    };
+    // The warp's pooled rows of an item; null when none of its rows has them.
+    const auto keys_of = [&](const Item& i) -> const uint4* {
+        const SeqRows& seq = seqs[i.segment];
+        const Segment& s = segments.at[i.segment];
+        const int end = min(s.row0 + s.n_rows, s.row0 + (i.group + 1) * kGroup);
+        const int tile = i.chunk * kChunk + warp * kTile;
+        if (tile >= (seq.pos0 + end - seq.row0) / bt) return nullptr;
+        const int64_t page =
+            a.step.block_tables.device_pointer()[seq.table_offset + tile / page_blocks];
+        return reinterpret_cast<const uint4*>(a.index.pooled) +
+               (page * page_blocks + tile % page_blocks) * (kDim / 8);
+    };
+    const auto prefetch = [&](const uint4* p) {
+        if (p && lane == 0) prefetch_l2(p, kTile * kDim * 2);
+    };
+    int loaded = -1;
+    const uint4* next = n_items > 0 ? keys_of(item) : nullptr;
+    prefetch(next);
     pdl_wait();
-    for (int item = item0; item < item1; ++item) {
-        while (item >= before + items_of(segment))
-            before += items_of(segment++);
-        const SeqRows& seq = seqs[segment];
-        const int group = (item - before) / chunks[segment];
-        const int chunk = (item - before) % chunks[segment];
-        const int row0 = segments.at[segment].row0 + group * kGroup;
-        const int n_rows =
-            min(kGroup, segments.at[segment].row0 + segments.at[segment].n_rows - row0);
-        const int pos0 = seq.pos0 + row0 - seq.row0;
-        const int tile = chunk * kChunk + warp * kTile;
-        const bool any = tile < (pos0 + n_rows) / bt;
+    while (n_items-- > 0) {
+        const uint4* p = next;
+        const Item now = item;
         uint4 keys[4][4];  // [8 blocks][32 dims]
-        if (any) {
-            const int64_t page =
-                a.step.block_tables.device_pointer()[seq.table_offset + tile / page_blocks];
-            const auto* p = reinterpret_cast<const uint4*>(a.index.pooled) +
-                            (page * page_blocks + tile % page_blocks + lane / 4) * (kDim / 8) +
-                            lane % 4;
+        if (p) {
 #pragma unroll
             for (int i = 0; i < 4; ++i)
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
-                    keys[i][j] = load16_once(p + i * 8 * (kDim / 8) + 4 * j);
+                    keys[i][j] =
+                        load16_once(p + (8 * i + lane / 4) * (kDim / 8) + lane % 4 + 4 * j);
         }
+        if (n_items > 0) {
+            item = after(item);
+            next = keys_of(item);
+            prefetch(next);
+        }
+        const SeqRows& seq = seqs[now.segment];
+        const Segment& s = segments.at[now.segment];
+        const int row0 = s.row0 + now.group * kGroup;
+        const int n_rows = min(kGroup, s.row0 + s.n_rows - row0);
         if (row0 != loaded) {
             __syncthreads();
-            load_queries(a, row0, n_rows, queries);
+            load_queries(a, row0, n_rows, scale, queries);
             __syncthreads();
             loaded = row0;
         }
-        if (!any) continue;
-        const int block = tile + 16 * (lane & 1) + 8 * (lane >> 1 & 1) + lane / 4;
+        if (!p) continue;
+        const int pos0 = seq.pos0 + row0 - seq.row0;
+        const int block = now.chunk * kChunk + warp * kTile + 8 * (lane & 1) + lane / 4;
         float* out = a.scores.device_pointer() + (row0 - a.first_row) * a.stride + block;
 #pragma unroll 2
-        for (int r = 0; r < n_rows; ++r) {
-            const float s = score(keys, queries + r * kRowWords, lane) * scale;
-            if (block < (pos0 + r + 1) / bt) out[r * a.stride] = s;
+        for (int pair = 0; pair < (n_rows + 1) / 2; ++pair) {
+            float sums[2];
+            score_pair(keys, queries.words + pair * kPairWords, lane, sums);
+            const int r = 2 * pair + (lane >> 1 & 1), complete = (pos0 + r + 1) / bt;
+            const int end = r < n_rows ? complete : 0;
+            if (block < end) out[r * a.stride] = sums[0] * queries.scale[r];
+            if (block + 16 < end) out[r * a.stride + 16] = sums[1] * queries.scale[r];
         }
     }
 }
