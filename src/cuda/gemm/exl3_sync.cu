@@ -28,17 +28,17 @@ __global__ void __launch_bounds__(kThreads) exl3_sync(const __grid_constant__ Pr
     const int g = lane >> 2, t4 = lane & 3;
     pdl_wait();
     const int n_tiles = tile_count(p);
-    for (int t = static_cast<int>(blockIdx.x); t < n_tiles; t += static_cast<int>(gridDim.x)) {
+    for (int i = 0, t; (t = tile_of_block(p, i)) < n_tiles; ++i) {
         Tile tile;
         if (!find_tile(p, t, tile)) continue;
         const int row_bytes = 16 * p.n16;  // 128 columns of one row of tiles
         const auto load = [&](int k) {
             uint8_t* stage = stages + (k & 1) * kStageBytes;
             const __half* x = tile.x + k * p.slots * 64;
-            for (int i = static_cast<int>(threadIdx.x); i < tile.rows * 8; i += kThreads)
-                cp_async16(smem_address(stage + i * 16), x + i * 8);
-            for (int i = static_cast<int>(threadIdx.x); i < row_bytes / 4; i += kThreads) {
-                const int byte = i * 16, row = byte / row_bytes;
+            for (int c = static_cast<int>(threadIdx.x); c < tile.rows * 8; c += kThreads)
+                cp_async16(smem_address(stage + c * 16), x + c * 8);
+            for (int c = static_cast<int>(threadIdx.x); c < row_bytes / 4; c += kThreads) {
+                const int byte = c * 16, row = byte / row_bytes;
                 cp_async16(smem_address(stage + kXBytes + byte),
                            reinterpret_cast<const uint8_t*>(tile.trellis +
                                                             (4 * k + row) * tile.row_words) +

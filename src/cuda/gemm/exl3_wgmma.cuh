@@ -1,9 +1,9 @@
 // EXL3 products on sm_90a: weights are decoded from shared memory straight into the A operand of
 // wgmma, rows are its B operand. Included by the instance files only.
 //
-// A producer warp walks the tiles of its block and fills a ring of stages (64 inputs: the rows, then
+// Four producer warps walk the tiles of their block and fill a ring of stages (64 inputs: the rows, then
 // the trellis of 128 outputs) by bulk copies; two warpgroups of 64 outputs each empty it. Per stage:
-//   full   the producer's arrival and all bytes of the copies
+//   full   the first producer's arrival and all bytes of the copies
 //   empty  one arrival per consumer warp, when the products that read the stage are complete
 // What the consumers must know of a tile lies in a ring of notes; a note is written before its tile's
 // first stage is filled, and kNotes exceeds the tiles that the stages can hold, so that no note is
@@ -141,7 +141,7 @@ __device__ __forceinline__ void put_results(const float (&acc)[kRows / 2], const
 
 // Computes: product.h, tiles of 128 outputs x kRows rows.
 // Grid and block: persistent, kBlocks per multiprocessor; eight consumer warps, each with 16 outputs
-// of all rows of a tile in registers, and one producer warp.
+// of all rows of a tile in registers, and four producer warps.
 // Shared memory: n_stages of kRows * 128 bytes of rows and 1 KiB of trellis per bit; 33 KiB of results.
 // Traffic: a weight is read and decoded once per kRows rows.
 // Numerics: exact f16 weights, f16 rows, f32 sums in steps of 16 inputs, ascending; the same bits for
@@ -173,39 +173,42 @@ __global__ void __launch_bounds__(kWgmmaThreads, kBlocks)
 
     if (warp >= kConsumers / 32) {
         give_registers<kBlocks == 1 ? 40 : 48>();
-        if (warp > kConsumers / 32) return;
-        ring.parity = 1;  // fresh barriers let the first round pass
-        int note = 0;
-        const uint32_t row_bytes = 16 * static_cast<uint32_t>(p.n16);  // of 128 outputs
-        const int n_tiles = tile_count(p);
-        for (int t = static_cast<int>(blockIdx.x); t < n_tiles; t += static_cast<int>(gridDim.x)) {
-            Tile tile;
-            if (!find_tile(p, t, tile)) continue;
-            const uint32_t x_bytes = static_cast<uint32_t>((tile.rows + 7) & ~7) * 128;
-            const auto* trellis =
-                reinterpret_cast<const uint8_t*>(tile.trellis + (lane & 3) * tile.row_words);
-            for (int k = 0; k < tile.k_steps; ++k) {
-                mbarrier_wait(ring.empty_bar(ring.at), ring.parity);
-                const uint32_t full = ring.full_bar(ring.at);
-                const uint32_t to = smem_address(ring.stage());
-                if (lane == 0) {
-                    if (k == 0) notes[note] = tile;
-                    mbarrier_expect(full, x_bytes + 4 * row_bytes);
-                }
-                __syncwarp();
-                if (lane < 4)
-                    bulk_load(to + kRows * 128 + static_cast<uint32_t>(lane) * row_bytes,
-                              trellis + k * 8 * tile.row_words, row_bytes, full);
-                else if (lane == 4)
-                    bulk_load(to, tile.x + k * p.slots * 64, x_bytes, full);
-                ring.advance();
-            }
-            note = (note + 1) % kNotes;
-        }
-        mbarrier_wait(ring.empty_bar(ring.at), ring.parity);
+        // One lane of each of four warps: each copies one of the four rows of trellis tiles of a
+        // stage, the first the rows and the notes too.
         if (lane == 0) {
-            notes[note].k_steps = 0;
-            mbarrier_arrive(ring.full_bar(ring.at));
+            const int part = warp - kConsumers / 32;
+            ring.parity = 1;  // fresh barriers let the first round pass
+            int note = 0;
+            const uint32_t row_bytes = 16 * static_cast<uint32_t>(p.n16);  // of 128 outputs
+            const int n_tiles = tile_count(p);
+            for (int i = 0, t; (t = tile_of_block(p, i)) < n_tiles; ++i) {
+                Tile tile;
+                if (!find_tile(p, t, tile)) continue;
+                const uint32_t x_bytes = static_cast<uint32_t>((tile.rows + 7) & ~7) * 128;
+                const uint16_t* trellis = tile.trellis + part * tile.row_words;
+                const __half* x = tile.x;
+                for (int k = 0; k < tile.k_steps; ++k) {
+                    mbarrier_wait(ring.empty_bar(ring.at), ring.parity);
+                    const uint32_t full = ring.full_bar(ring.at);
+                    const uint32_t to = smem_address(ring.stage());
+                    if (part == 0) {
+                        if (k == 0) notes[note] = tile;
+                        mbarrier_expect(full, x_bytes + 4 * row_bytes);
+                        bulk_load(to, x, x_bytes, full);
+                        x += p.slots * 64;
+                    }
+                    bulk_load(to + kRows * 128 + static_cast<uint32_t>(part) * row_bytes, trellis,
+                              row_bytes, full);
+                    trellis += 4 * tile.row_words;
+                    ring.advance();
+                }
+                note = (note + 1) % kNotes;
+            }
+            if (part == 0) {
+                mbarrier_wait(ring.empty_bar(ring.at), ring.parity);
+                notes[note].k_steps = 0;
+                mbarrier_arrive(ring.full_bar(ring.at));
+            }
         }
     } else {
         take_registers<kBlocks == 1 ? 232 : 96>();

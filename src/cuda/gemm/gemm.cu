@@ -13,7 +13,9 @@ namespace terrace::cuda {
 namespace {
 
 // Experts of more rows are done in pieces: activations of 11 experts a row need 0.2 MB of scratch.
-constexpr int kMoeRows = 2048;
+int moe_rows(int k) {
+    return std::min(2048, kMaxChoices / k);
+}
 
 int64_t up_to(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
@@ -148,25 +150,24 @@ Status linear_plain(const Launch& l, const LinearArgs& a, int row0, int rows) {
 // Scratch of a piece of experts.
 struct MoeScratch {
     int64_t slots = 0;
-    int width = 0;  // of g, u
     RowTiles* tiles = nullptr;
     int32_t *item_of_slot = nullptr, *slot_of_item = nullptr;
     float *gate_unscale = nullptr, *up_unscale = nullptr, *down_unscale = nullptr;
     __half *gate_x = nullptr, *up_x = nullptr, *down_x = nullptr;
     float *g = nullptr, *u = nullptr;
-    float* e = nullptr;  // [slots][hidden]; lies where gate_x and up_x, which are done with, were
+    // [slots][hidden], f16 or f32; lies where gate_x and up_x, which are done with, were.
+    float* e = nullptr;
+    float* e_unscale = nullptr;
     float* gate_dot = nullptr;
 };
 
-MoeScratch carve_moe(Carve& carve, int rows, int items_per_row, int n_experts, int hidden,
-                     int width) {
+MoeScratch carve_moe(Carve& carve, int rows, int k, int n_experts, int hidden, int width) {
     MoeScratch s;
-    const int64_t items = int64_t{rows} * items_per_row;
+    const int64_t items = int64_t{rows} * (k + 1);
     const int64_t used = std::min<int64_t>(n_experts + 1, items);
     s.slots = up_to(items + (kSlotAlign - 1) * used, kSlotAlign);
-    s.width = width;
     const int64_t tiles = items / kExpertTileRows + used;
-    s.tiles = reinterpret_cast<RowTiles*>(carve.take<int32_t>(static_cast<size_t>(2 + 3 * tiles)));
+    s.tiles = reinterpret_cast<RowTiles*>(carve.take<int32_t>(static_cast<size_t>(3 + 3 * tiles)));
     const auto n = static_cast<size_t>(s.slots);
     s.item_of_slot = carve.take<int32_t>(n);
     s.slot_of_item = carve.take<int32_t>(static_cast<size_t>(items));
@@ -175,6 +176,7 @@ MoeScratch carve_moe(Carve& carve, int rows, int items_per_row, int n_experts, i
     s.down_unscale = carve.take<float>(n);
     s.gate_dot = carve.take<float>(static_cast<size_t>(rows));
     const auto wide = static_cast<size_t>(pad128(hidden));
+    s.e_unscale = carve.take<float>(n * wide / 128);
     s.gate_x = carve.take<__half>(n * 2 * wide);
     s.up_x = s.gate_x ? s.gate_x + n * wide : nullptr;
     s.e = reinterpret_cast<float*>(s.gate_x);
@@ -188,6 +190,7 @@ MoeScratch carve_moe(Carve& carve, int rows, int items_per_row, int n_experts, i
 struct Contents {
     Widths in, down;
     bool plain[3] = {};
+    bool gated = true;  // every EXL3 gate has an up projection of the same width and codebook
 };
 Contents contents_of(const MoeArgs& a) {
     Contents c;
@@ -195,6 +198,10 @@ Contents contents_of(const MoeArgs& a) {
         c.in.add(e.gate);
         c.in.add(e.up);
         c.down.add(e.down);
+        c.gated &=
+            e.gate.kind == e.up.kind &&
+            (e.gate.kind != LinearKind::exl3 ||
+             (e.gate.exl3.n16 == e.up.exl3.n16 && e.gate.exl3.codebook == e.up.exl3.codebook));
         c.plain[0] |= e.gate.kind == LinearKind::plain;
         c.plain[1] |= e.up.kind == LinearKind::plain;
         c.plain[2] |= e.down.kind == LinearKind::plain;
@@ -205,11 +212,10 @@ Contents contents_of(const MoeArgs& a) {
     return c;
 }
 
-Status moe_rows(const Launch& l, const MoeArgs& a, const Contents& contents, int row0, int rows) {
-    const int items_per_row = a.k + (a.shared ? 1 : 0);
+Status moe_piece(const Launch& l, const MoeArgs& a, const Contents& contents, int row0, int rows) {
     const int width = std::max(a.width, a.shared ? a.shared_width : 0);
     Carve carve(l.scratch);
-    const MoeScratch s = carve_moe(carve, rows, items_per_row, a.table.n, a.hidden, width);
+    const MoeScratch s = carve_moe(carve, rows, a.k, a.table.n, a.hidden, width);
     if (carve.used() > l.scratch_bytes) return Error{Code::internal, "moe_prefill: scratch"};
     const float* x = a.x.device_pointer() + int64_t{row0} * a.hidden;
     const int slots = static_cast<int>(s.slots);
@@ -220,8 +226,8 @@ Status moe_rows(const Launch& l, const MoeArgs& a, const Contents& contents, int
     items.ids = a.ids.device_pointer() + int64_t{row0} * a.k;
     items.rows = rows;
     items.k = a.k;
-    items.items_per_row = items_per_row;
     items.n_experts = a.table.n;
+    items.with_shared = a.shared != nullptr;
     items.tiles = s.tiles;
     items.item_of_slot = s.item_of_slot;
     items.slot_of_item = s.slot_of_item;
@@ -244,15 +250,10 @@ Status moe_rows(const Launch& l, const MoeArgs& a, const Contents& contents, int
     if (contents.plain[1]) TERRACE_TRY(run_plain(1, x, a.hidden, s.u, width));
 
     PrepExperts prep;
+    prep.items = &items;
     prep.x = x;
-    prep.ids = items.ids;
     prep.hidden = a.hidden;
-    prep.k = a.k;
-    prep.items_per_row = items_per_row;
-    prep.tiles = s.tiles;
-    prep.item_of_slot = s.item_of_slot;
     prep.experts = experts;
-    prep.n_experts = a.table.n;
     prep.shared = shared;
     prep.slots = s.slots;
     prep.gate_x = s.gate_x;
@@ -261,6 +262,7 @@ Status moe_rows(const Launch& l, const MoeArgs& a, const Contents& contents, int
     prep.up_unscale = s.up_unscale;
     prep.g = s.g;
     prep.u = s.u;
+    prep.fused = contents.gated;
     prep.width = width;
     prep.down_x = s.down_x;
     prep.down_unscale = s.down_unscale;
@@ -284,18 +286,22 @@ Status moe_rows(const Launch& l, const MoeArgs& a, const Contents& contents, int
     };
     const int col_tiles = pad128(width) / kProductCols;
     if (contents.in.begin() != contents.in.end()) {
-        TERRACE_TRY(prep_experts_in(l, prep, slots));
+        TERRACE_TRY(prep_experts_in(l, prep));
         p.n_sides = 2;
+        p.gated = contents.gated;
         p.side[0] = {{}, 0, col_tiles, s.gate_x, s.gate_unscale, s.g, width};
-        p.side[1] = {{}, 1, col_tiles, s.up_x, s.up_unscale, s.u, width};
+        p.side[1] = {{}, 1, col_tiles, s.up_x, s.up_unscale, p.gated ? s.g : s.u, width};
         TERRACE_TRY(run_products(contents.in));
     }
-    TERRACE_TRY(prep_experts_down(l, prep, slots));
+    TERRACE_TRY(prep_experts_down(l, prep));
     if (contents.plain[2]) TERRACE_TRY(run_plain(2, s.g, width, s.e, a.hidden));
+    float* e_unscale = !contents.plain[2] && a.hidden % 128 == 0 ? s.e_unscale : nullptr;
     if (contents.down.begin() != contents.down.end()) {
         p.n_sides = 1;
-        p.side[0] = {{},  2,       pad128(a.hidden) / kProductCols, s.down_x, s.down_unscale,
-                     s.e, a.hidden};
+        p.gated = false;
+        p.side[0] = {
+            {},       2,        pad128(a.hidden) / kProductCols, s.down_x, s.down_unscale, s.e,
+            a.hidden, e_unscale};
         TERRACE_TRY(run_products(contents.down));
     }
 
@@ -317,13 +323,11 @@ Status moe_rows(const Launch& l, const MoeArgs& a, const Contents& contents, int
     }
     sum.x = x;
     sum.weights = a.weights.device_pointer() + int64_t{row0} * a.k;
-    sum.slot_of_item = s.slot_of_item;
+    sum.items = &items;
     sum.e = s.e;
+    sum.block_unscale = e_unscale;
     sum.y = a.y.device_pointer() + int64_t{row0} * a.hidden;
-    sum.rows = rows;
     sum.hidden = a.hidden;
-    sum.k = a.k;
-    sum.items_per_row = items_per_row;
     return sum_experts(l, sum);
 }
 
@@ -343,7 +347,7 @@ size_t gemm_scratch_bytes(const DeviceInfo&, const OpsLimits& limits) {
     size_t bytes = std::max(linear(limits.hidden, 4), linear(limits.widest, 1));
     if (limits.experts > 0) {
         Carve carve(nullptr);
-        carve_moe(carve, std::min(limits.rows, kMoeRows), limits.k + 1, limits.experts,
+        carve_moe(carve, std::min(limits.rows, moe_rows(limits.k)), limits.k, limits.experts,
                   limits.hidden, std::max(limits.moe_width, limits.shared_width));
         bytes = std::max(bytes, carve.used() + linear(limits.hidden, 1));
     }
@@ -371,8 +375,9 @@ Status gemm_plain(const Launch& l, const PlainTensor& w, int in, int out, const 
 
 Status moe_prefill(const Launch& l, const MoeArgs& a, int row0, int n_rows) {
     const Contents contents = contents_of(a);
-    for (int r = 0; r < n_rows; r += kMoeRows)
-        TERRACE_TRY(moe_rows(l, a, contents, row0 + r, std::min(kMoeRows, n_rows - r)));
+    const int most = moe_rows(a.k);
+    for (int r = 0; r < n_rows; r += most)
+        TERRACE_TRY(moe_piece(l, a, contents, row0 + r, std::min(most, n_rows - r)));
     return {};
 }
 

@@ -8,32 +8,37 @@ namespace {
 
 constexpr int kGroupThreads = 1024;
 
-__device__ __forceinline__ int expert_of(const ExpertItems& p, int item) {
-    const int row = item / p.items_per_row, j = item - row * p.items_per_row;
-    return j == p.k ? p.n_experts : p.ids[static_cast<int64_t>(row) * p.k + j];
+__device__ __forceinline__ int row_of(const ExpertItems& p, int item) {
+    return item < p.rows * p.k ? item / p.k : item - p.rows * p.k;
 }
 
-// Computes: slots of all items, grouped by expert, and the row tiles, experts ascending. The order
-// of an expert's items is that of the atomics: it decides where a row lies, never its bits.
-// Grid and block: one block of 1024. Shared memory: one word per expert.
+// Computes: slots of all choices, grouped by expert, and the row tiles, experts ascending. The order
+// of an expert's rows is that of the atomics: it decides where a row lies, never its bits.
+// Grid and block: one block of 1024; a thread keeps its choices in registers.
+// Shared memory: one word per expert.
 __global__ void __launch_bounds__(kGroupThreads)
     group_items_kernel(const __grid_constant__ ExpertItems p) {
-    extern __shared__ int32_t count[];  // [n_experts + 1]: items, then the next free slot
+    extern __shared__ int32_t count[];  // [n_experts + 1]: rows, then the first slot
     __shared__ unsigned long long warp_total[32];
     __shared__ unsigned long long carry;
+    constexpr int kEach = kMaxChoices / kGroupThreads;
     const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
-    const int n_items = p.rows * p.items_per_row, n_experts = p.n_experts + 1;
-    pdl_wait();
+    const int n_items = p.rows * p.k, n_experts = p.n_experts + 1;
     for (int e = tid; e < n_experts; e += kGroupThreads)
         count[e] = 0;
     if (tid == 0) carry = 0;
     __syncthreads();
-    // All rows go to the shared expert: no atomics on one word.
-    for (int i = tid; i < n_items; i += kGroupThreads) {
-        const int e = expert_of(p, i);
-        if (e != p.n_experts) atomicAdd(&count[e], 1);
+    pdl_wait();
+    int expert[kEach], rank[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        const int q = i * kGroupThreads + tid;
+        expert[i] = q < n_items ? p.ids[q] : -1;
     }
-    if (tid == 0 && p.items_per_row > p.k) count[p.n_experts] = p.rows;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+        rank[i] = expert[i] >= 0 ? atomicAdd(&count[expert[i]], 1) : 0;
+    if (tid == 0 && p.with_shared) count[p.n_experts] = p.rows;
     __syncthreads();
 
     // Exclusive sums: slots in the low half, tiles in the high half.
@@ -73,14 +78,18 @@ __global__ void __launch_bounds__(kGroupThreads)
     if (tid == 0) {
         p.tiles->n_tiles = static_cast<int>(carry >> 32);
         p.tiles->n_slots = static_cast<int>(carry & 0xffffffffu);
+        p.tiles->shared_slot = count[p.n_experts];
     }
-    for (int i = tid; i < n_items; i += kGroupThreads) {
-        const int e = expert_of(p, i);
-        const int slot =
-            e == p.n_experts ? count[e] + i / p.items_per_row : atomicAdd(&count[e], 1);
-        p.slot_of_item[i] = slot;
-        p.item_of_slot[slot] = i;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        if (expert[i] < 0) continue;
+        const int q = i * kGroupThreads + tid, slot = count[expert[i]] + rank[i];
+        p.slot_of_item[q] = slot;
+        p.item_of_slot[slot] = q;
     }
+    if (p.with_shared)
+        for (int r = tid; r < p.rows; r += kGroupThreads)
+            p.item_of_slot[count[p.n_experts] + r] = n_items + r;
 }
 
 // Computes: moe.h, plain_experts. Grid: slots; a warp per output.
@@ -93,11 +102,10 @@ __global__ void __launch_bounds__(256)
     if (slot >= items.tiles->n_slots) return;
     const int item = items.item_of_slot[slot];
     if (item < 0) return;
-    const int id = expert_of(items, item);
-    const ExpertWeights* e = id == items.n_experts ? &p.shared : p.experts + id;
+    const ExpertWeights* e = item < items.rows * items.k ? p.experts + items.ids[item] : &p.shared;
     const LinearWeight& w = p.projection == 0 ? e->gate : p.projection == 1 ? e->up : e->down;
     if (w.kind != LinearKind::plain) return;
-    const int64_t row = p.projection == 2 ? slot : item / items.items_per_row;
+    const int64_t row = p.projection == 2 ? slot : row_of(items, item);
     const float* x = p.x + row * p.x_stride;
     const int lane = static_cast<int>(threadIdx.x) & 31;
     for (int o = static_cast<int>(threadIdx.x) >> 5; o < w.out;
@@ -112,14 +120,18 @@ __global__ void __launch_bounds__(256)
 
 // Computes: moe.h, sum_experts. Grid: a block per row. Traffic: reads k + 1 rows, writes one.
 // Numerics: f32, choices ascending, the shared expert last.
-__global__ void __launch_bounds__(256) sum_experts_kernel(const __grid_constant__ ExpertSum p) {
+__global__ void __launch_bounds__(256)
+    sum_experts_kernel(const __grid_constant__ ExpertSum p,
+                       const __grid_constant__ ExpertItems items) {
     __shared__ float sums[32];
     pdl_wait();
     const int64_t r = blockIdx.x;
-    const int32_t* slots = p.slot_of_item + r * p.items_per_row;
-    const float* weights = p.weights + r * p.k;
+    const int k = items.k;
+    const int32_t* slots = items.slot_of_item + r * k;
+    const float* weights = p.weights + r * k;
+    const int64_t shared_slot = items.tiles->shared_slot + r;
     float gate = 0.0f;
-    if (p.items_per_row > p.k) {
+    if (items.with_shared) {
         if (p.gate_dot) {
             gate = p.gate_dot[r];
         } else {
@@ -130,26 +142,33 @@ __global__ void __launch_bounds__(256) sum_experts_kernel(const __grid_constant_
         gate = sigmoidf(gate);
     }
     float* y = p.y + r * p.hidden;
-    if ((p.hidden & 3) == 0 && (reinterpret_cast<uintptr_t>(p.y) & 15) == 0) {
+    if (p.block_unscale) {
+        const int blocks = (p.hidden + 127) / 128;
+        const auto* e = static_cast<const __half*>(p.e);
         for (int i = 4 * static_cast<int>(threadIdx.x); i < p.hidden; i += 4 * 256) {
             float4 sum = {};
-            for (int j = 0; j < p.items_per_row; ++j) {
-                const float w = j == p.k ? gate : weights[j];
-                const float4 e = *reinterpret_cast<const float4*>(
-                    p.e + static_cast<int64_t>(slots[j]) * p.hidden + i);
-                sum.x = fmaf(w, e.x, sum.x), sum.y = fmaf(w, e.y, sum.y);
-                sum.z = fmaf(w, e.z, sum.z), sum.w = fmaf(w, e.w, sum.w);
-            }
+            const auto add = [&](float w, int64_t slot) {
+                const uint2 bits = *reinterpret_cast<const uint2*>(e + slot * p.hidden + i);
+                const float2 a = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));
+                const float2 b = __half22float2(*reinterpret_cast<const __half2*>(&bits.y));
+                w *= p.block_unscale[slot * blocks + i / 128];
+                sum.x = fmaf(w, a.x, sum.x), sum.y = fmaf(w, a.y, sum.y);
+                sum.z = fmaf(w, b.x, sum.z), sum.w = fmaf(w, b.y, sum.w);
+            };
+#pragma unroll 10
+            for (int j = 0; j < k; ++j)
+                add(weights[j], slots[j]);
+            if (items.with_shared) add(gate, shared_slot);
             *reinterpret_cast<float4*>(y + i) = sum;
         }
         return;
     }
+    const auto* e = static_cast<const float*>(p.e);
     for (int i = static_cast<int>(threadIdx.x); i < p.hidden; i += 256) {
         float sum = 0.0f;
-        for (int j = 0; j < p.items_per_row; ++j)
-            sum = fmaf(j == p.k ? gate : weights[j],
-                       p.e[static_cast<int64_t>(slots[j]) * p.hidden + i], sum);
-        y[i] = sum;
+        for (int j = 0; j < k; ++j)
+            sum = fmaf(weights[j], e[static_cast<int64_t>(slots[j]) * p.hidden + i], sum);
+        y[i] = items.with_shared ? fmaf(gate, e[shared_slot * p.hidden + i], sum) : sum;
     }
 }
 
@@ -166,8 +185,8 @@ Status plain_experts(const Launch& l, const PlainExperts& p, int slots) {
 }
 
 Status sum_experts(const Launch& l, const ExpertSum& p) {
-    return start(l, "sum_experts", sum_experts_kernel, static_cast<unsigned>(p.rows), 256, 0,
-                 Start::overlapping, p);
+    return start(l, "sum_experts", sum_experts_kernel, static_cast<unsigned>(p.items->rows), 256, 0,
+                 Start::overlapping, p, *p.items);
 }
 
 }  // namespace terrace::cuda

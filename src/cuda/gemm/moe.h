@@ -6,15 +6,21 @@
 
 namespace terrace::cuda {
 
-// Item i = row * items_per_row + j is the j-th choice of a row; j == k is the shared expert.
+// Choice q = row * k + j is the j-th expert of a row. `item` of a slot: q, or rows * k + row for the
+// shared expert, or -1 for padding.
 struct ExpertItems {
     const int32_t* ids = nullptr;  // [rows][k]
-    int32_t rows = 0, k = 0, items_per_row = 0;
+    int32_t rows = 0, k = 0;
     int32_t n_experts = 0;
+    bool with_shared = false;
     RowTiles* tiles = nullptr;        // out
-    int32_t* item_of_slot = nullptr;  // out; -1: padding
-    int32_t* slot_of_item = nullptr;  // out
+    int32_t* item_of_slot = nullptr;  // out
+    int32_t* slot_of_item = nullptr;  // out, [rows * k]
 };
+
+// Most choices of one group_items(): what a block keeps in registers.
+constexpr int kMaxChoices = 20 * 1024;
+
 Status group_items(const Launch& launch, const ExpertItems& items);
 
 // Plain projections of a slot, straight from f32 activations: slow, any sizes.
@@ -31,16 +37,17 @@ struct PlainExperts {
 Status plain_experts(const Launch& launch, const PlainExperts& args, int slots);
 
 // y[r] = sum_j weights[r][j] * e[slot of (r, j)] (j ascending)
-//      + sigmoid(<x, gate>, or gate_dot[r]) * e[slot of (r, k)].
+//      + sigmoid(<x, gate>, or gate_dot[r]) * e[shared slot of r].
 struct ExpertSum {
     const float* x = nullptr;
     const float* weights = nullptr;
-    const int32_t* slot_of_item = nullptr;
-    const float* e = nullptr;  // [slots][hidden]
+    const ExpertItems* items = nullptr;
+    const void* e = nullptr;               // [slots][hidden] f32, or f16 with:
+    const float* block_unscale = nullptr;  // [slots][hidden / 128], y 16-byte aligned
     PlainTensor gate;
     const float* gate_dot = nullptr;  // [rows], instead of `gate`
     float* y = nullptr;
-    int32_t rows = 0, hidden = 0, k = 0, items_per_row = 0;
+    int32_t hidden = 0;
 };
 Status sum_experts(const Launch& launch, const ExpertSum& args);
 

@@ -2,7 +2,7 @@
 // and laid out as product.h says; and row-major f16 for plain weights. Internal to gemm/.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "cuda/gemm/product.h"
+#include "cuda/gemm/moe.h"
 
 namespace terrace::cuda {
 
@@ -28,29 +28,27 @@ Status prep_rows(const Launch& launch, const PrepRows& args);
 Status prep_plain(const Launch& launch, const float* x, int64_t x_stride, int rows, int in,
                   __half* to, int64_t to_stride, float* unscale);
 
-// Slots of grouped experts. Item i = row * items_per_row + j; j == k is the shared expert.
+// Activations of grouped experts. in: x by row, for the gate and the up projection of every choice.
+// down: silu(g) * u by slot, or g alone where the product already made it so.
 struct PrepExperts {
+    const ExpertItems* items = nullptr;
     const float* x = nullptr;  // [rows][hidden]
-    const int32_t* ids = nullptr;
-    int32_t hidden = 0, k = 0, items_per_row = 0;
-    const RowTiles* tiles = nullptr;
-    const int32_t* item_of_slot = nullptr;  // -1: padding
+    int32_t hidden = 0;
     const ExpertWeights* experts = nullptr;
-    int32_t n_experts = 0;
     ExpertWeights shared;
     int64_t slots = 0;
-    // gate and up: x by item. down: silu(g) * u.
-    __half* gate_x = nullptr;
+    __half* gate_x = nullptr;  // tiled
     __half* up_x = nullptr;
-    float* gate_unscale = nullptr;
+    float* gate_unscale = nullptr;  // [slots]
     float* up_unscale = nullptr;
     float* g = nullptr;        // [slots][width]; plain downs get silu(g) * u here, in f32
     const float* u = nullptr;  // [slots][width]
+    bool fused = false;        // g of EXL3 gates is silu(g) * u
     int32_t width = 0;
     __half* down_x = nullptr;
     float* down_unscale = nullptr;
 };
-Status prep_experts_in(const Launch& launch, const PrepExperts& args, int slots);
-Status prep_experts_down(const Launch& launch, const PrepExperts& args, int slots);
+Status prep_experts_in(const Launch& launch, const PrepExperts& args);
+Status prep_experts_down(const Launch& launch, const PrepExperts& args);
 
 }  // namespace terrace::cuda

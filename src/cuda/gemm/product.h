@@ -30,7 +30,8 @@ struct RowTile {
 struct RowTiles {
     int32_t n_tiles;
     int32_t n_slots;
-    RowTile tiles[1];  // [n_tiles]
+    int32_t shared_slot;  // row r's slot of the shared expert is shared_slot + r
+    RowTile tiles[1];     // [n_tiles]
 };
 
 // One activation matrix and what it is multiplied with: a linear, or one projection of all experts.
@@ -42,6 +43,8 @@ struct ProductSide {
     const float* unscale = nullptr;  // [slots]
     float* y = nullptr;              // [slots][y_stride]
     int64_t y_stride = 0;
+    // When set, y is f16 instead, times a power of two per 128 columns of a slot; this undoes it.
+    float* block_unscale = nullptr;  // [slots][col_tiles]
 };
 
 constexpr int kMaxSides = kMaxLinearJobs;
@@ -52,7 +55,10 @@ struct Product {
     Codebook codebook = Codebook::mul1;
     int32_t n_sides = 0;
     int32_t col_tiles = 0;  // of all sides together
-    int64_t slots = 0;      // rows of a plane of the tiled activations
+    // Sides 0 and 1 are gate and up of experts and have the same y, which becomes silu(gate) * up: a
+    // block does the two tiles of the same place one after the other.
+    bool gated = false;
+    int64_t slots = 0;  // rows of a plane of the tiled activations
     // Linears: slots [0, rows), in tiles of tile_rows. Experts: tiles from `row_tiles`.
     int32_t rows = 0;
     int32_t tile_rows = 0;
