@@ -96,6 +96,13 @@ void add_common_flags(FlagSet& flags, CommonOptions& o, ModelFlag model) {
     flags.choice<PlaneType>("kv-dtype", e.kv_type,
                             {{"f16", PlaneType::f16}, {"f32", PlaneType::f32}},
                             "Type of the K, V and index planes");
+    flags.choice<KvOffload>(
+        "kv-offload", e.kv_offload,
+        {{"auto", KvOffload::fit}, {"off", KvOffload::off}, {"host", KvOffload::host}},
+        "K and V planes in pinned host memory; auto: when GPU memory is too small");
+    flags.choice<MemSpace>("kv-raw", e.kv_raw,
+                           {{"host", MemSpace::host_pinned}, {"vram", MemSpace::device}},
+                           "Raw index keys when K and V are in host memory");
     flags.choice<NgramPlacement>("ngram", e.ngram,
                                  {{"mapped", NgramPlacement::mapped},
                                   {"pread", NgramPlacement::pread},

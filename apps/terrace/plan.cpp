@@ -59,8 +59,11 @@ Result<int> run(const Options& o) {
     TERRACE_ASSIGN(const Subject s, subject(o));
     TERRACE_ASSIGN(options, resolve_options(std::move(options), s.config));
     TERRACE_ASSIGN(const Backend backend, open_backend(options.backend));
-    const MemoryPlan plan = plan_memory(s.config, s.classes, options, backend.ops.get(),
-                                        planned_home(backend, s.classes));
+    const WeightHome home = planned_home(backend, s.classes);
+    if (home.space == MemSpace::device && options.vram_limit == 0)
+        options.vram_limit = backend.device->free_bytes();
+    place_planes(s.config, s.classes, options, backend.ops.get(), home);
+    const MemoryPlan plan = plan_memory(s.config, s.classes, options, backend.ops.get(), home);
     const PlaneGeometry planes = Model::plane_geometry(s.config, options.kv_type, 1);
     const uint64_t token_bytes = static_cast<uint64_t>(planes.layers) *
                                  (planes.kv_bytes_per_token() + planes.raw_bytes_per_token() +

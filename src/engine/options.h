@@ -16,6 +16,13 @@
 
 namespace terrace {
 
+// Where K and V planes live. Bits do not depend on it.
+enum class KvOffload : uint8_t {
+    off,   // the device's memory
+    host,  // pinned host memory, read over the link
+    fit    // the device's memory while the plan fits there, else the host's
+};
+
 struct EngineOptions {
     std::filesystem::path model;  // folder of an EXL3 pack or a plain checkpoint
     BackendOptions backend;
@@ -25,6 +32,8 @@ struct EngineOptions {
     int32_t prefill_chunk = 512;  // prompt rows of one step, a multiple of 64
     int32_t logit_rows = 0;       // rows of one step that may ask for logits; 0: max_seqs
     PlaneType kv_type = PlaneType::f16;
+    KvOffload kv_offload = KvOffload::fit;
+    MemSpace kv_raw = MemSpace::host_pinned;  // of raw index keys when K and V are on the host
     NgramPlacement ngram = NgramPlacement::mapped;
     uint64_t host_limit = 0;  // bytes; 0: what the machine has available
     uint64_t vram_limit = 0;  // bytes; 0: what the GPU has free

@@ -58,6 +58,15 @@ Result<EngineOptions> resolve_options(EngineOptions o, const ModelConfig& config
     return o;
 }
 
+PlaneGeometry plane_geometry(const ModelConfig& config, const EngineOptions& o) {
+    PlaneGeometry g = Model::plane_geometry(config, o.kv_type, pages_of(o));
+    if (o.kv_offload == KvOffload::host) {
+        g.kv_space = MemSpace::host_pinned;
+        g.raw_space = o.kv_raw;
+    }
+    return g;
+}
+
 MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightClass>& classes,
                        const EngineOptions& o, const Ops* ops, const WeightHome& home) {
     MemoryPlan plan;
@@ -75,7 +84,7 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
         experts = home.bytes.experts;
     }
     const StepLimits limits = step_limits(o);
-    const PlaneGeometry planes = Model::plane_geometry(c, o.kv_type, pages_of(o));
+    const PlaneGeometry planes = plane_geometry(c, o);
     const StateGeometry states = Model::state_geometry(c, 2 * o.max_seqs);
     const uint64_t plane_tokens =
         static_cast<uint64_t>(planes.layers) * static_cast<uint64_t>(planes.pages) * kPageTokens;
@@ -105,14 +114,30 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
                          ops ? ops->name() : ""});
     plan.rows.push_back({Role::logits, Model::logit_bytes(c, limits), host,
                          fmt::format("{} rows of {}", limits.logit_rows, c.vocab)});
-    for (MemoryRow& row : plan.rows)
+    for (MemoryRow& row : plan.rows) {
         row.space = home.space;
+        const bool off = (row.role == Role::kv && planes.kv_space != MemSpace::device) ||
+                         (row.role == Role::raw_index && planes.raw_space != MemSpace::device);
+        if (!on_device || !off) continue;
+        row.space = MemSpace::host_pinned;
+        row.where = "pinned host";
+    }
     plan.rows.push_back({Role::staging, Model::staging_bytes(c, limits), "host memory",
                          "metadata and n-gram rows of a step"});
     // A mapped or pread table is on disk; only a copy takes memory.
     plan.rows.push_back({Role::ngram, o.ngram == NgramPlacement::ram ? ngram : 0, "host memory",
                          "copied to memory"});
     return plan;
+}
+
+void place_planes(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
+                  EngineOptions& options, const Ops* ops, const WeightHome& home) {
+    if (options.kv_offload != KvOffload::fit) return;
+    options.kv_offload = KvOffload::off;
+    if (home.space != MemSpace::device) return;
+    const MemoryPlan plan = plan_memory(config, classes, options, ops, home);
+    if (plan.device_limit != 0 && plan.total(MemSpace::device) > plan.device_limit)
+        options.kv_offload = KvOffload::host;
 }
 
 WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes) {
@@ -151,8 +176,17 @@ Status Runtime::finish(ModelConfig config, ModelWeights weights, std::vector<Ngr
         home = {"GPU memory", MemSpace::device, placed_bytes(weights)};
         if (options_.vram_limit == 0) options_.vram_limit = device.free_bytes();
     }
+    place_planes(config, weights.classes, options_, backend_.ops.get(), home);
     plan_ = plan_memory(config, weights.classes, options_, backend_.ops.get(), home);
     TERRACE_TRY(plan_.check());
+    const PlaneGeometry geometry = plane_geometry(config, options_);
+    if (!device.unified() && geometry.kv_space != MemSpace::device)
+        log_info(
+            fmt::format("K/V planes: pinning {} of host memory per layer for {} layers; the "
+                        "first touch takes a while",
+                        human_bytes((plan_.bytes(Role::kv) + plan_.bytes(Role::raw_index)) /
+                                    static_cast<uint64_t>(std::max(geometry.layers, 1))),
+                        geometry.layers));
     if (device.unified())
         for (const Role role : {Role::weights, Role::experts}) {
             TERRACE_ASSIGN(Reservation r, budget_.reserve(role, plan_.bytes(role), "weights"));
@@ -169,9 +203,7 @@ Status Runtime::finish(ModelConfig config, ModelWeights weights, std::vector<Ngr
         mapped_.push_back(std::move(r));
     }
     TERRACE_TRY(backend_.ops->reserve(ops_limits));
-    TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(device, device_budget(),
-                                                     Model::plane_geometry(config, options_.kv_type,
-                                                                           pages_of(options_))));
+    TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(device, device_budget(), budget_, geometry));
     TERRACE_ASSIGN(StatePool states,
                    StatePool::create(device, device_budget(),
                                      Model::state_geometry(config, 2 * options_.max_seqs)));

@@ -74,6 +74,13 @@ struct WeightHome {
 MemoryPlan plan_memory(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
                        const EngineOptions& options, const Ops* ops, const WeightHome& home);
 
+// Planes of a model under options whose placement is decided.
+PlaneGeometry plane_geometry(const ModelConfig& config, const EngineOptions& options);
+
+// Decides KvOffload::fit: the device's memory while the plan keeps within its limit.
+void place_planes(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
+                  EngineOptions& options, const Ops* ops, const WeightHome& home);
+
 // Where weights of these classes would live, before any was read: sizes as in the files.
 WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes);
 

@@ -23,19 +23,24 @@ size_t PlaneGeometry::pooled_bytes_per_page() const {
     return z(kPageTokens / block_tokens) * raw_bytes_per_token();
 }
 
-Result<KvPlanes> KvPlanes::create(Device& device, Budget& budget, const PlaneGeometry& g) {
+Result<KvPlanes> KvPlanes::create(Device& device, Budget& budget, Budget& host_budget,
+                                  const PlaneGeometry& g) {
     KvPlanes planes;
     planes.geometry_ = g;
     for (int32_t i = 0; i < g.layers; ++i) {
-        const auto make = [&](Role role, size_t page_bytes) {
-            return allocate_charged(device, budget, role, z(g.pages) * page_bytes, MemSpace::device,
+        const auto make = [&](Role role, size_t page_bytes, MemSpace space) {
+            Budget& payer = space == MemSpace::device ? budget : host_budget;
+            return allocate_charged(device, payer, role, z(g.pages) * page_bytes, space,
                                     Fill::unspecified,
                                     fmt::format("attention layer {} of {}", i + 1, g.layers));
         };
         Layer layer;
-        TERRACE_ASSIGN(layer.kv, make(Role::kv, z(kPageTokens) * g.kv_bytes_per_token()));
-        TERRACE_ASSIGN(layer.raw, make(Role::raw_index, z(kPageTokens) * g.raw_bytes_per_token()));
-        TERRACE_ASSIGN(layer.pooled, make(Role::pooled_index, g.pooled_bytes_per_page()));
+        TERRACE_ASSIGN(layer.kv,
+                       make(Role::kv, z(kPageTokens) * g.kv_bytes_per_token(), g.kv_space));
+        TERRACE_ASSIGN(layer.raw, make(Role::raw_index, z(kPageTokens) * g.raw_bytes_per_token(),
+                                       g.raw_space));
+        TERRACE_ASSIGN(layer.pooled,
+                       make(Role::pooled_index, g.pooled_bytes_per_page(), MemSpace::device));
         planes.layers_.push_back(std::move(layer));
     }
     return planes;

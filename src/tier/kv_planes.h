@@ -20,6 +20,9 @@ struct PlaneGeometry {
     int32_t pages = 0;
     int32_t kv_heads = 0, head_dim = 0, index_dim = 0, block_tokens = 4;
     PlaneType type = PlaneType::f16;
+    // Where K and V, and raw index keys, live: device or host_pinned. Pooled rows are read whole by
+    // every step and always lie in the device's memory (KV offload A2).
+    MemSpace kv_space = MemSpace::device, raw_space = MemSpace::device;
 
     size_t kv_bytes_per_token() const;      // of one layer
     size_t raw_bytes_per_token() const;     // of one layer
@@ -29,7 +32,9 @@ struct PlaneGeometry {
 
 class KvPlanes {
   public:
-    static Result<KvPlanes> create(Device& device, Budget& budget, const PlaneGeometry& geometry);
+    // Planes of the device's memory are charged to `budget`, others to `host_budget`.
+    static Result<KvPlanes> create(Device& device, Budget& budget, Budget& host_budget,
+                                   const PlaneGeometry& geometry);
 
     const PlaneGeometry& geometry() const { return geometry_; }
     RowSource rows(int32_t plane_layer) const;  // 0-based among sparse-attention layers

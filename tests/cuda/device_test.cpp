@@ -58,6 +58,23 @@ TEST_F(CudaDeviceTest, EventsOrderStreamsAndMeasureTime) {
     EXPECT_GT(must(to->since(*from)), 0.0);
 }
 
+TEST_F(CudaDeviceTest, SlabsOfPinnedMemoryAreReadByTheDeviceAndGivenBack) {
+    auto device = must(make_cuda_device(0));
+    auto stream = must(device->make_stream());
+    constexpr size_t kBytes = (size_t{600} << 20) + 123;  // two pieces, the last one odd
+    for (int round = 0; round < 2; ++round) {
+        const Buffer slab = must(device->allocate(kBytes, MemSpace::host_pinned, Fill::zero));
+        const Buffer out = must(device->allocate(4096, MemSpace::device, Fill::unspecified));
+        EXPECT_EQ(slab.device_pointer()[kBytes - 1], std::byte{0});
+        slab.device_pointer()[kBytes - 1] = std::byte{77};
+        must(stream->copy(out.device_pointer(), slab.device_pointer() + kBytes - 4096, 4096));
+        std::vector<std::byte> host(4096);
+        must(stream->copy(host.data(), out.device_pointer(), 4096));
+        must(stream->synchronize());
+        EXPECT_EQ(host.back(), std::byte{77});
+    }
+}
+
 TEST_F(CudaDeviceTest, AsksForTooMuchMemoryWithNeedAndHave) {
     auto device = must(make_cuda_device(0));
     const auto refused = device->allocate(size_t{1} << 44, MemSpace::device, Fill::unspecified);

@@ -35,7 +35,7 @@ std::vector<float> script(ModelRunner& run) {
     return all;
 }
 
-TEST(Emulated, EverySeedGivesTheBitsOfTheHost) {
+TEST(Emulated, EverySeedAndPlacementGivesTheBitsOfTheHost) {
     WorkerPool pool(2);
     const auto host = make_host_device();
     const auto cpu = must(make_cpu_ops(*host, pool, {}));
@@ -49,6 +49,9 @@ TEST(Emulated, EverySeedGivesTheBitsOfTheHost) {
             ModelRunner::Options o;
             o.device = device.get();
             o.observe = seed % 3 == 0;  // an observed step is never replayed
+            // K and V planes, and with them or not raw keys, in the host's pinned memory.
+            if (seed % 2) o.kv_space = MemSpace::host_pinned;
+            if (seed % 4 == 3) o.raw_space = MemSpace::host_pinned;
             ModelRunner run("tiny-exl3", *ops, o);
             EXPECT_EQ(script(run), want) << "seed " << seed;
             replays += run.model().replays();

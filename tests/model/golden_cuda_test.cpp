@@ -186,6 +186,27 @@ TEST_F(GoldenCuda, BatchMatesAndTheirChunksNeverChangeABit) {
     EXPECT_EQ(got, want);
 }
 
+TEST_F(GoldenCuda, PlanesInHostMemoryGiveTheSameBits) {
+    const auto tokens = some_tokens(210, 512, 7);
+    const auto run_with = [&](MemSpace kv, MemSpace raw) {
+        ModelRunner::Options o;
+        o.planes = PlaneType::f16;
+        o.device = device_.get();
+        o.observe = false;
+        o.kv_space = kv;
+        o.raw_space = raw;
+        ModelRunner run("tiny-exl3", *ops_, o);
+        auto seq = run.start();
+        auto logits = run.feed(seq, {tokens.begin(), tokens.begin() + 190}, 128);
+        const auto rest = run.feed(seq, {tokens.begin() + 190, tokens.end()}, 1);
+        logits.insert(logits.end(), rest.begin(), rest.end());
+        return logits;
+    };
+    const auto want = run_with(MemSpace::device, MemSpace::device);
+    EXPECT_EQ(run_with(MemSpace::host_pinned, MemSpace::device), want);
+    EXPECT_EQ(run_with(MemSpace::host_pinned, MemSpace::host_pinned), want);
+}
+
 TEST_F(GoldenCuda, PromptCutAtMultiplesOf64GivesTheSameBits) {
     const auto tokens = some_tokens(257, 512, 5);
     ModelRunner run = runner("tiny-exl3");

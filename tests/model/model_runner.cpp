@@ -21,8 +21,11 @@ ModelRunner::ModelRunner(const std::string& name, Ops& ops, const Options& optio
     const ModelConfig& c = dir_->config();
     stream_ = must(device_->make_stream());
     const int32_t pages = options.seqs * ((options.max_tokens + kPageTokens - 1) / kPageTokens);
+    PlaneGeometry geometry = Model::plane_geometry(c, options.planes, pages);
+    geometry.kv_space = options.kv_space;
+    geometry.raw_space = options.raw_space;
     store_ = std::make_unique<SequenceStore>(
-        must(KvPlanes::create(*device_, budget_, Model::plane_geometry(c, options.planes, pages))),
+        must(KvPlanes::create(*device_, budget_, budget_, geometry)),
         must(StatePool::create(*device_, budget_, Model::state_geometry(c, 2 * options.seqs))));
     ModelWeights weights = must(bind_weights(*dir_));
     EXPECT_TRUE(weights.unknown.empty()) << weights.unknown.front();

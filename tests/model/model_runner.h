@@ -24,6 +24,7 @@ class ModelRunner : public StepObserver {
         int32_t max_tokens = 4096;
         int32_t seqs = 4;
         NgramPlacement ngram = NgramPlacement::mapped;
+        MemSpace kv_space = MemSpace::device, raw_space = MemSpace::device;
         Device* device = nullptr;  // null: a host device of the runner's own
         bool observe = true;       // off: steps of one row each may be replayed as graphs
     };

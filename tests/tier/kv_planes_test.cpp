@@ -81,7 +81,7 @@ TEST_P(KvPlanesOfType, CopyPageCopiesTheseRowsAndTouchesNothingElse) {
     const auto stream = must(device->make_stream());
     Budget budget("host memory", 0);
     const PlaneGeometry g = small_geometry(GetParam());
-    const KvPlanes planes = must(KvPlanes::create(*device, budget, g));
+    const KvPlanes planes = must(KvPlanes::create(*device, budget, budget, g));
     // Random bytes everywhere: a row copied to a wrong place or from a wrong one shows.
     std::vector<std::vector<std::byte>> start;
     Random random(5);
@@ -134,7 +134,7 @@ TEST(KvPlanes, EachPlaneIsChargedToItsRole) {
     Budget budget("host memory", 0);
     const PlaneGeometry g = small_geometry({});
     {
-        const KvPlanes planes = must(KvPlanes::create(*device, budget, g));
+        const KvPlanes planes = must(KvPlanes::create(*device, budget, budget, g));
         const size_t tokens = 2 * 4 * 256;
         EXPECT_EQ(budget.used(Role::kv), tokens * 2 * 2 * 6 * 2);
         EXPECT_EQ(budget.used(Role::raw_index), tokens * 5 * 2);
@@ -152,7 +152,7 @@ TEST(KvPlanes, ABudgetTooSmallForTheSecondLayerLeavesNothingCharged) {
     const size_t layer =
         size_t{1024} * (g.kv_bytes_per_token() + g.raw_bytes_per_token()) + size_t{256} * 5 * 2;
     Budget budget("host memory", layer + 100);
-    const auto r = KvPlanes::create(*device, budget, g);
+    const auto r = KvPlanes::create(*device, budget, budget, g);
     ASSERT_FALSE(r);
     EXPECT_EQ(r.error().code, Code::out_of_memory);
     EXPECT_THAT(r.error().message, ::testing::HasSubstr("attention layer 2 of 2"));

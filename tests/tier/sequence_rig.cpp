@@ -62,7 +62,7 @@ SequenceRig::SequenceRig(int32_t pages, int32_t slots, PlaneType type)
     g.block_tokens = kBlock;
     g.type = type;
     store_ = std::make_unique<SequenceStore>(
-        must(KvPlanes::create(*device_, budget_, g)),
+        must(KvPlanes::create(*device_, budget_, budget_, g)),
         must(StatePool::create(*device_, budget_, state_geometry(slots))));
 }
 

@@ -2,8 +2,13 @@
 #include "cuda/device/cuda_device.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
 
 #include "cuda/cuda_backend.h"
 
@@ -45,6 +50,17 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
 }
 
 namespace cuda {
+namespace {
+
+constexpr size_t kSlabBytes = size_t{256} << 20;  // from here on a slab
+constexpr size_t kPieceBytes = size_t{512} << 20;
+
+size_t slab_bytes(size_t bytes) {
+    constexpr size_t kPage = 4096;
+    return (bytes + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
 
 size_t CudaDevice::free_bytes() const {
     size_t free = 0, total = 0;
@@ -53,6 +69,7 @@ size_t CudaDevice::free_bytes() const {
 
 Result<Buffer> CudaDevice::allocate(size_t bytes, MemSpace space, Fill fill) {
     if (bytes == 0) return Buffer{};
+    if (space == MemSpace::host_pinned && bytes >= kSlabBytes) return allocate_slab(bytes);
     void* p = nullptr;
     const cudaError_t e = space == MemSpace::device
                               ? cudaMalloc(&p, bytes)
@@ -85,11 +102,57 @@ Result<Buffer> CudaDevice::allocate(size_t bytes, MemSpace space, Fill fill) {
     return buffer;
 }
 
-void CudaDevice::release(std::byte* data, size_t, MemSpace space) {
-    if (space == MemSpace::device)
+// Fresh anonymous pages are zero, which satisfies either Fill.
+Result<Buffer> CudaDevice::allocate_slab(size_t bytes) {
+    const size_t mapped = slab_bytes(bytes);
+    void* p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const auto refused = [&](const std::string& why) {
+        return Error{
+            Code::out_of_memory,
+            fmt::format("pinned host memory: need {} bytes: {}: lower --ctx or --max-seqs, "
+                        "or free memory of the host",
+                        bytes, why)};
+    };
+    if (p == MAP_FAILED) return refused(std::strerror(errno));
+    auto* data = static_cast<std::byte*>(p);
+    ::madvise(data, mapped, MADV_HUGEPAGE);
+    const size_t pieces = (mapped + kPieceBytes - 1) / kPieceBytes;
+    const auto length = [&](size_t i) { return std::min(kPieceBytes, mapped - i * kPieceBytes); };
+    // One thread touches about a GiB/s of fresh pages; registering then finds them there.
+    const size_t n_threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 16);
+    std::vector<std::jthread> touchers;
+    for (size_t t = 0; t < std::min(n_threads, pieces); ++t)
+        touchers.emplace_back([&, t] {
+            for (size_t i = t; i < pieces; i += n_threads)
+                for (size_t at = 0; at < length(i); at += 4096)
+                    data[i * kPieceBytes + at] = std::byte{0};
+        });
+    touchers.clear();
+    for (size_t i = 0; i < pieces; ++i) {
+        const cudaError_t e = cudaHostRegister(data + i * kPieceBytes, length(i),
+                                               cudaHostRegisterPortable | cudaHostRegisterMapped);
+        if (e == cudaSuccess) continue;
+        cudaGetLastError();
+        while (i-- > 0)
+            cudaHostUnregister(data + i * kPieceBytes);
+        ::munmap(data, mapped);
+        return refused(cudaGetErrorString(e));
+    }
+    return Buffer(this, data, bytes, MemSpace::host_pinned);
+}
+
+// Registration goes before the mapping.
+void CudaDevice::release(std::byte* data, size_t bytes, MemSpace space) {
+    if (space == MemSpace::device) {
         cudaFree(data);
-    else
+    } else if (bytes < kSlabBytes) {
         cudaFreeHost(data);
+    } else {
+        const size_t mapped = slab_bytes(bytes);
+        for (size_t at = 0; at < mapped; at += kPieceBytes)
+            cudaHostUnregister(data + at);
+        ::munmap(data, mapped);
+    }
 }
 
 Result<std::unique_ptr<Stream>> CudaDevice::make_stream() {

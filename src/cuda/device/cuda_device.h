@@ -1,6 +1,8 @@
 // Device, Stream, Event and Graph over the CUDA runtime. One device per object, current for the
-// engine thread. Streams do not synchronise with the default stream. Pinned memory comes from the
-// driver; device memory is exact cudaMalloc, charged by the caller.
+// engine thread. Streams do not synchronise with the default stream. Device memory is exact
+// cudaMalloc, charged by the caller. Small pinned memory comes from the driver; large slabs are
+// anonymous maps with huge pages, touched by several threads and registered piece by piece while
+// this device is current (KV offload A1): exact sizes, at 3.7 GiB/s instead of the driver's 2.7.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "cuda/env.h"
@@ -26,6 +28,7 @@ class CudaDevice final : public Device {
     void release(std::byte* data, size_t bytes, MemSpace space) override;
 
   private:
+    Result<Buffer> allocate_slab(size_t bytes);
     DeviceInfo info_;
 };
 
