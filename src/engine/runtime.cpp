@@ -174,7 +174,9 @@ Status Runtime::finish(ModelConfig config, ModelWeights weights, std::vector<Ngr
     WeightHome home{dir_ ? "file map" : "host memory", MemSpace::host, {}};
     if (!device.unified()) {
         home = {"GPU memory", MemSpace::device, placed_bytes(weights)};
-        if (options_.vram_limit == 0) options_.vram_limit = device.free_bytes();
+        // Synthetic weights are there already.
+        if (options_.vram_limit == 0)
+            options_.vram_limit = device.free_bytes() + device_budget().used();
     }
     place_planes(config, weights.classes, options_, backend_.ops.get(), home);
     plan_ = plan_memory(config, weights.classes, options_, backend_.ops.get(), home);
