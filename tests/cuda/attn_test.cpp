@@ -279,7 +279,8 @@ TEST_F(CudaAttend, MatchesReferenceDenseAndSelected) {
 
 TEST_F(CudaAttend, LongListsMatchReference) {
     for (int top : {0, 512}) {
-        QsaCase c = qsa_case(real(), PlaneType::f16, {{11, 6'000, 2}, {12, 2'060, 20}, {13, 4'000, 17}});
+        QsaCase c =
+            qsa_case(real(), PlaneType::f16, {{11, 6'000, 2}, {12, 2'060, 20}, {13, 4'000, 17}});
         c.top = top;
         conforms([&](Rig& rig) { return Lists{run_attend(rig, c)}; },
                  attend_limit(real(), PlaneType::f16), "top " + std::to_string(top));
@@ -317,6 +318,28 @@ TEST_F(CudaAttend, SlabsPlacementAndBatchMatesDoNotChangeABit) {
         slab.rows = 7;
         const auto row = static_cast<size_t>(c.heads * c.head_dim);
         expect_equal_bits(run_attend(*gpu(), slab), slice(all, 4 * row, 11 * row), "slab");
+    }
+}
+
+// The thread blocks that share a row depend on the number of rows.
+TEST_F(CudaAttend, DecodedRowsKeepTheirBitsInBatchesOfAnySize) {
+    const auto row = static_cast<size_t>(real().heads * real().head_dim);
+    for (int top : {0, 200}) {
+        QsaCase c = qsa_case(real(), PlaneType::f16, {});
+        c.top = top;
+        std::vector<SeqCase> seqs;
+        for (int i = 0; i < 70; ++i)
+            seqs.push_back(
+                {static_cast<uint64_t>(40 + i), i < 3 ? 5 * i : 17 * i + 40 * (i % 9), 1});
+        c.seqs = seqs;
+        const auto all = run_attend(*gpu(), c);
+        for (size_t n : {1, 3, 6, 12, 25, 50}) {
+            c.seqs.assign(seqs.begin() + 4, seqs.begin() + 4 + static_cast<int>(n));
+            expect_equal_bits(run_attend(*gpu(), c), slice(all, 4 * row, (4 + n) * row),
+                              std::to_string(n) + " rows");
+        }
+        c.seqs.assign(seqs.begin(), seqs.begin() + 3);
+        conforms([&](Rig& rig) { return Lists{run_attend(rig, c)}; }, 1e-6, "short lists");
     }
 }
 

@@ -1,9 +1,10 @@
 // attend on the matrix units: f16 planes, heads of 256, up to 16 query heads per K/V head.
 //
-// The heads of one K/V head are the rows of the left operand, the row's own list of tokens, cut in
-// tiles of 32, the columns. A prefilled row is one thread block per K/V head; a decoded row is a
-// cluster of 16, each with a sixteenth of the list, joined through shared memory. Both cuts follow
-// from the length of the list and the kind alone.
+// The heads of one K/V head are the rows of the left operand, the row's own list of blocks, cut in
+// tiles, the columns. A prefilled row is one thread block per K/V head. A decoded row's list is dealt
+// to 16 parts (part p has entries p, p + 16, ...), shared by a cluster of 1 to 16 thread blocks; each
+// part's sums go to scratch, and the cluster joins them in the order of parts. So a row's bits follow
+// from its list and its kind, whatever the cluster.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
@@ -15,84 +16,183 @@
 namespace terrace::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / 32;
 constexpr int kDim = 256;
 constexpr int kHeads = 16;  // rows of the left operand
 constexpr int kBlockTokens = 4;
-constexpr int kTile = 8 * kWarps;  // tokens; a warp scores 8
-constexpr int kTileBlocks = kTile / kBlockTokens;
 constexpr int kStages = 3;
 constexpr int kRowBytes = 2 * kDim + 16;  // of K and V in shared memory: no bank conflicts
-constexpr int kHalfStage = kTile * kRowBytes;
-constexpr int kScorePitch = kTile + 8;
-constexpr int kWindow = 96 * kTileBlocks;  // blocks whose addresses are kept
-constexpr int kDecodeCluster = 16;
-constexpr int kRingBytes = kStages * 2 * kHalfStage;
-constexpr int kScoreBytes = 2 * kHeads * kScorePitch * static_cast<int>(sizeof(float));
-constexpr int kSharedBytes = kRingBytes + kScoreBytes + kWindow * static_cast<int>(sizeof(void*));
-static_assert(2 * (kSharedBytes + 1024) <= 228 * 1024, "two thread blocks per SM");
-static_assert(kHeads * kDim * static_cast<int>(sizeof(float)) <= kRingBytes);
+constexpr int kDecodeWarps = 8, kDecodeParts = 16;
+constexpr int kPrefillWarps = 4;  // two thread blocks per SM
+constexpr int kDecodeRowsPerLaunch = 64;
 
-// The tokens of a row that a thread block attends to: entries [first, first + n) of the list of
-// blocks, where entry n_blocks is the incomplete block behind the last complete one.
-struct Part {
+template <int kWarps>
+struct Shape {
+    static constexpr int kTile = 8 * kWarps;  // tokens; a warp scores 8
+    static constexpr int kTileBlocks = kTile / kBlockTokens;
+    static constexpr int kDims = kDim / kWarps;  // of V, that a warp adds
+    static constexpr int kHalfStage = kTile * kRowBytes;
+    static constexpr int kPitch = kTile + 8;  // of scores
+    static constexpr int kScores = kHeads * kPitch;
+    static constexpr int kRingBytes = kStages * 2 * kHalfStage;
+    static constexpr int kSharedBytes = kRingBytes + 2 * kScores * static_cast<int>(sizeof(float));
+};
+static_assert(Shape<kDecodeWarps>::kSharedBytes <= 227 * 1024);
+static_assert(2 * (Shape<kPrefillWarps>::kSharedBytes + 1024) <= 228 * 1024);
+
+// A part's maximum and total per head, and its sums.
+struct Partial {
+    float2 weight[kHeads];
+    float sum[kHeads][kDim];
+};
+constexpr size_t partial_bytes_per_row(int kv_heads) {
+    return static_cast<size_t>(kv_heads) * kDecodeParts * sizeof(Partial);
+}
+
+// The list of a row as a thread block walks it: its own parts one after another, each in tiles.
+// Entry n_blocks is the incomplete block behind the last complete one.
+template <int kWarps, int kParts>
+struct Walk {
+    static constexpr int kTileBlocks = Shape<kWarps>::kTileBlocks;
     const int32_t* list;  // null: entry i is block i
     const int32_t* table;
-    int n_blocks, complete;
-    int first, n;
-    int n_tokens;
+    int complete, n_blocks, tail, entries;
+    int first, own;  // parts of this thread block
+    int longer;      // of them, those with one entry more
+    int tiles_long, tiles_short, tiles;
+
+    __device__ __forceinline__ void cut(int n, int tail_tokens, int first_part, int parts) {
+        n_blocks = n;
+        tail = tail_tokens;
+        entries = n + (tail > 0 ? 1 : 0);
+        first = first_part;
+        own = parts;
+        const int each = entries / kParts;
+        longer = min(max(entries % kParts - first, 0), own);
+        tiles_long = each / kTileBlocks + 1;
+        tiles_short = (each + kTileBlocks - 1) / kTileBlocks;
+        tiles = longer * tiles_long + (own - longer) * tiles_short;
+    }
+    __device__ __forceinline__ int tiles_of(int part) const {
+        return part < longer ? tiles_long : tiles_short;
+    }
+    __device__ __forceinline__ int tokens_of(int part) const {
+        const int p = first + part, n = (entries - p + kParts - 1) / kParts;
+        const bool has_tail = tail > 0 && (entries - 1) % kParts == p;
+        return n * kBlockTokens - (has_tail ? kBlockTokens - tail : 0);
+    }
+    // Entry number i of a tile, in the row's list.
+    __device__ __forceinline__ int entry(int tile, int i) const {
+        int part = 0;
+        if (kParts > 1 && own > 1) {
+            const int n_long = longer * tiles_long;
+            if (tile < n_long) {
+                part = tile / tiles_long;
+                tile -= part * tiles_long;
+            } else if (tiles_short > 0) {
+                part = (tile - n_long) / tiles_short;
+                tile -= n_long + part * tiles_short;
+                part += longer;
+            }
+        }
+        return first + part + kParts * (tile * kTileBlocks + i);
+    }
 };
 
 struct Softmax {
     float top[2], total[2];  // of heads g and g + 8; totals per lane
-    float sum[kDim / kWarps / 8][4];
+};
+template <int kWarps>
+struct State : Softmax {
+    float sum[Shape<kWarps>::kDims / 8][4];
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            top[h] = -INFINITY;
+            total[h] = 0;
+        }
+#pragma unroll
+        for (auto& s : sum)
+            s[0] = s[1] = s[2] = s[3] = 0;
+    }
 };
 
+// Copies tiles of K and V to a ring in shared memory. A warp copies two blocks of each tile; its
+// lanes hold the addresses of the next 16 tiles' blocks, with the number of tokens in the low bits.
+template <int kWarps, int kParts>
 class Ring {
   public:
-    __device__ __forceinline__ Ring(std::byte* base, const RowSource& kv, int kv_head,
-                                    std::byte* const* blocks)
-        : base_(shared_address(base)), blocks_(blocks) {
+    using S = Shape<kWarps>;
+    __device__ __forceinline__ Ring(std::byte* base, const RowSource& kv, int kv_head)
+        : base_(shared_address(base)), kv_(kv) {
         half_ = kv.half_extent_bytes();
         token_bytes_ = static_cast<uint32_t>(kv.kv_heads) * 2 * kDim;
         head_bytes_ = static_cast<uint32_t>(kv_head) * 2 * kDim;
     }
     __device__ __forceinline__ uint32_t k(int tile) const {
-        return base_ + static_cast<uint32_t>(tile % kStages * 2 * kHalfStage);
+        return base_ + static_cast<uint32_t>(tile % kStages * 2 * S::kHalfStage);
     }
-    __device__ __forceinline__ uint32_t v(int tile) const { return k(tile) + kHalfStage; }
-    // Starts the copies of a tile of the window, tokens behind the last one as zeros.
-    __device__ __forceinline__ void fetch(int tile, int n_tokens) const {
+    __device__ __forceinline__ uint32_t v(int tile) const { return k(tile) + S::kHalfStage; }
+
+    // `listed`: the list's value at entry(batch * 16 + lane / 2, ...), or anything without a list.
+    __device__ __forceinline__ void resolve(const Walk<kWarps, kParts>& w, int entry, int listed) {
+        int block = entry, n = kBlockTokens;
+        if (entry >= w.n_blocks) {
+            block = w.complete;
+            n = entry == w.n_blocks ? w.tail : 0;
+        } else if (w.list) {
+            block = listed;
+        }
+        address_ = 0;
+        if (n > 0) {
+            const int pos = block * kBlockTokens;
+            const std::byte* at =
+                kv_.block(w.table[pos / kPageTokens], pos % kPageTokens / kBlockTokens);
+            address_ = reinterpret_cast<uint64_t>(at + head_bytes_) + static_cast<uint64_t>(n);
+        }
+    }
+    __device__ __forceinline__ static int lane_entry(const Walk<kWarps, kParts>& w, int batch) {
         const int lane = static_cast<int>(threadIdx.x) & 31;
         const int warp = static_cast<int>(threadIdx.x) >> 5;
+        return w.entry(16 * batch + lane / 2, warp + kWarps * (lane % 2));
+    }
+    // Starts the copies of a tile; tokens that do not exist become zeros.
+    __device__ __forceinline__ void fetch(const Walk<kWarps, kParts>& w, int tile) {
+        const int lane = static_cast<int>(threadIdx.x) & 31;
+        const int warp = static_cast<int>(threadIdx.x) >> 5;
+        if (tile > 0 && tile % 16 == 0) {
+            const int entry = lane_entry(w, tile / 16);
+            resolve(w, entry, w.list && entry < w.n_blocks ? w.list[entry] : 0);
+        }
 #pragma unroll
-        for (int i = 0; i < kTileBlocks / kWarps; ++i) {
-            const int b = warp + kWarps * i;
-            const int token0 = tile * kTile + b * kBlockTokens;
-            const bool some = token0 < n_tokens;
+        for (int i = 0; i < 2; ++i) {
+            const uint64_t packed = __shfl_sync(
+                0xffffffffu, static_cast<unsigned long long>(address_), tile % 16 * 2 + i);
+            const auto n = static_cast<int>(packed & 7);
             const std::byte* from =
-                blocks_[some ? tile * kTileBlocks + b : 0] + head_bytes_ + 16 * lane;
+                n > 0 ? reinterpret_cast<const std::byte*>(packed & ~uint64_t{7}) : kv_.base;
             const uint32_t to =
-                k(tile) + static_cast<uint32_t>(b * kBlockTokens * kRowBytes + 16 * lane);
+                k(tile) +
+                static_cast<uint32_t>((warp + kWarps * i) * kBlockTokens * kRowBytes + 16 * lane);
 #pragma unroll
             for (int t = 0; t < kBlockTokens; ++t) {
-                const uint32_t bytes = token0 + t < n_tokens ? 16 : 0;
-                copy16_async(to + t * kRowBytes, from + t * token_bytes_, bytes);
-                copy16_async(to + t * kRowBytes + kHalfStage, from + t * token_bytes_ + half_,
-                             bytes);
+                const uint32_t bytes = t < n ? 16 : 0;
+                const std::byte* at = from + t * token_bytes_ + 16 * lane;
+                copy16_async(to + t * kRowBytes, at, bytes);
+                copy16_async(to + t * kRowBytes + S::kHalfStage, at + half_, bytes);
             }
         }
     }
 
   private:
     uint32_t base_;
-    std::byte* const* blocks_;
+    RowSource kv_;
     size_t half_;
     uint32_t token_bytes_, head_bytes_;
+    uint64_t address_ = 0;
 };
 
 // Scores of the warp's 8 tokens of a tile, in units of log2: to scores[head][token].
+template <int kWarps>
 __device__ __forceinline__ void score_tile(const uint32_t (&q)[kDim / 16][4], uint32_t k,
                                            float* scores) {
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -112,57 +212,55 @@ __device__ __forceinline__ void score_tile(const uint32_t (&q)[kDim / 16][4], ui
 #pragma unroll
     for (int j = 0; j < 4; ++j)
         s[j] = (c[0][j] + c[1][j]) + (c[2][j] + c[3][j]);
-    float* to = scores + lane / 4 * kScorePitch + 8 * warp + 2 * (lane % 4);
+    float* to = scores + lane / 4 * Shape<kWarps>::kPitch + 8 * warp + 2 * (lane % 4);
     *reinterpret_cast<float2*>(to) = make_float2(s[0], s[1]);
-    *reinterpret_cast<float2*>(to + 8 * kScorePitch) = make_float2(s[2], s[3]);
+    *reinterpret_cast<float2*>(to + 8 * Shape<kWarps>::kPitch) = make_float2(s[2], s[3]);
 }
 
-// Adds a tile of `n` tokens to the warp's 64 dims of all heads. Every warp repeats the softmax of
-// the tile, which costs less than a second barrier.
-__device__ __forceinline__ void add_tile(Softmax& x, const float* scores, uint32_t v, int n) {
+// Adds a tile of `n` tokens to the warp's dims of all heads. Every warp repeats the softmax of the
+// tile, which costs less than a second barrier.
+template <int kWarps>
+__device__ __forceinline__ void add_tile(State<kWarps>& x, const float* scores, uint32_t v, int n) {
+    using S = Shape<kWarps>;
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-    float2 s[2][kTile / 8];  // [head g, g + 8][8 tokens]
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int i = 0; i < kTile / 8; ++i) {
-            const int token = 8 * i + 2 * (lane % 4);
-            s[h][i] =
-                *reinterpret_cast<const float2*>(scores + (lane / 4 + 8 * h) * kScorePitch + token);
-            if (token >= n) s[h][i].x = -INFINITY;
-            if (token + 1 >= n) s[h][i].y = -INFINITY;
-        }
-    uint32_t p[2][kTile / 8];
+    uint32_t p[2][S::kTile / 8];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+        float2 s[S::kTile / 8];
         float m = x.top[h];
 #pragma unroll
-        for (int i = 0; i < kTile / 8; ++i)
-            m = fmaxf(m, fmaxf(s[h][i].x, s[h][i].y));
+        for (int i = 0; i < S::kTile / 8; ++i) {
+            const int token = 8 * i + 2 * (lane % 4);
+            s[i] =
+                *reinterpret_cast<const float2*>(scores + (lane / 4 + 8 * h) * S::kPitch + token);
+            if (token >= n) s[i].x = -INFINITY;
+            if (token + 1 >= n) s[i].y = -INFINITY;
+            m = fmaxf(m, fmaxf(s[i].x, s[i].y));
+        }
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
         const float old = exp2_fast(x.top[h] - m);
         x.top[h] = m;
         float total = x.total[h] * old;
 #pragma unroll
-        for (int i = 0; i < kTile / 8; ++i) {
-            p[h][i] = pack_f16(exp2_fast(s[h][i].x - m), exp2_fast(s[h][i].y - m));
+        for (int i = 0; i < S::kTile / 8; ++i) {
+            p[h][i] = pack_f16(exp2_fast(s[i].x - m), exp2_fast(s[i].y - m));
             const float2 used = __half22float2(*reinterpret_cast<const __half2*>(&p[h][i]));
             total += used.x + used.y;
         }
         x.total[h] = total;
 #pragma unroll
-        for (int d = 0; d < kDim / kWarps / 8; ++d) {
+        for (int d = 0; d < S::kDims / 8; ++d) {
             x.sum[d][2 * h] *= old;
             x.sum[d][2 * h + 1] *= old;
         }
     }
-    const uint32_t row = v + static_cast<uint32_t>((lane % 16) * kRowBytes +
-                                                   (warp * (kDim / kWarps) + lane / 16 * 8) * 2);
+    const uint32_t row =
+        v + static_cast<uint32_t>((lane % 16) * kRowBytes + (warp * S::kDims + lane / 16 * 8) * 2);
 #pragma unroll
-    for (int k = 0; k < kTile / 16; ++k)
+    for (int k = 0; k < S::kTile / 16; ++k)
 #pragma unroll
-        for (int d = 0; d < kDim / kWarps / 16; ++d) {
+        for (int d = 0; d < S::kDims / 16; ++d) {
             uint32_t b[4];
             load_matrices_transposed(b, row + static_cast<uint32_t>(16 * k * kRowBytes + 32 * d));
             mma_f16(x.sum[2 * d], p[0][2 * k], p[1][2 * k], p[0][2 * k + 1], p[1][2 * k + 1], b[0],
@@ -172,185 +270,116 @@ __device__ __forceinline__ void add_tile(Softmax& x, const float* scores, uint32
         }
 }
 
-// All tiles of the part. K and V of three tiles are on their way or in use; the scores of a tile
-// are made while the one before is added, so there is one barrier per tile.
-__device__ __forceinline__ void attend_part(const AttendArgs& a, const Part& part, int kv_head,
-                                            const uint32_t (&q)[kDim / 16][4], std::byte* shared,
-                                            Softmax& x) {
-    auto* scores = reinterpret_cast<float*>(shared + kRingBytes);
-    auto** blocks = reinterpret_cast<std::byte**>(shared + kRingBytes + kScoreBytes);
-    const Ring ring(shared, a.kv, kv_head, blocks);
-    constexpr int kScores = kHeads * kScorePitch;
-    for (int window = 0; window < part.n; window += kWindow) {
-        const int n_blocks = min(kWindow, part.n - window);
-        const int n_tokens = min(n_blocks * kBlockTokens, part.n_tokens - window * kBlockTokens);
-        const int tiles = (n_tokens + kTile - 1) / kTile;
-        __syncthreads();
-        for (int i = static_cast<int>(threadIdx.x); i < n_blocks; i += kThreads) {
-            const int entry = part.first + window + i;
-            int block = entry;
-            if (entry >= part.n_blocks)
-                block = part.complete;
-            else if (part.list)
-                block = part.list[entry];
-            const int pos = block * kBlockTokens;
-            blocks[i] = a.kv.block(part.table[pos / kPageTokens], pos % kPageTokens / kBlockTokens);
-        }
-        __syncthreads();
-        for (int t = 0; t < kStages; ++t) {
-            if (t < tiles) ring.fetch(t, n_tokens);
-            commit_copies();
-        }
-        wait_copies<kStages - 1>();
-        __syncthreads();
-        score_tile(q, ring.k(0), scores);
-        for (int t = 0; t < tiles; ++t) {
-            if (t == 0)
-                wait_copies<kStages - 2>();
-            else
-                wait_copies<0>();
-            __syncthreads();
-            if (t > 0 && t + kStages - 1 < tiles) ring.fetch(t + kStages - 1, n_tokens);
-            commit_copies();
-            if (t + 1 < tiles) score_tile(q, ring.k(t + 1), scores + (t + 1) % 2 * kScores);
-            add_tile(x, scores + t % 2 * kScores, ring.v(t), min(kTile, n_tokens - t * kTile));
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        x.total[h] += __shfl_xor_sync(0xffffffffu, x.total[h], 1);
-        x.total[h] += __shfl_xor_sync(0xffffffffu, x.total[h], 2);
-    }
-}
-
-// Output of the heads that a lane holds, from its own sums.
-__device__ __forceinline__ void write_row(const AttendArgs& a, int row, int head0, int group,
-                                          const Softmax& x) {
+// f(head, h, dim, d) for the pairs of sums that a lane holds: sum[d][2h] is dim `dim` of `head`.
+template <int kWarps, class F>
+__device__ __forceinline__ void each_sum(int group, F f) {
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int g = lane / 4 + 8 * h;
-        if (g >= group) continue;
-        const float inv = x.total[h] > 0 ? 1.0f / x.total[h] : 0.0f;
-        const int64_t at = (int64_t{row} * a.heads + head0 + g) * kDim;
-        const float* gate = a.qg.device_pointer() + 2 * at + kDim;
-        float* out = a.out.device_pointer() + at;
+        const int head = lane / 4 + 8 * h;
+        if (head >= group) continue;
 #pragma unroll
-        for (int d = 0; d < kDim / kWarps / 8; ++d) {
-            const int dim = warp * (kDim / kWarps) + 8 * d + 2 * (lane % 4);
-            const float2 z = *reinterpret_cast<const float2*>(gate + dim);
-            *reinterpret_cast<float2*>(out + dim) = make_float2(
-                x.sum[d][2 * h] * inv * sigmoidf(z.x), x.sum[d][2 * h + 1] * inv * sigmoidf(z.y));
-        }
+        for (int d = 0; d < Shape<kWarps>::kDims / 8; ++d)
+            f(head, h, warp * Shape<kWarps>::kDims + 8 * d + 2 * (lane % 4), d);
     }
 }
 
-// Joins the parts of a cluster: each block adds, rank after rank, a sixteenth of the dims.
-__device__ __forceinline__ void join_and_write(const AttendArgs& a, int row, int head0, int group,
-                                               const Softmax& x, std::byte* shared) {
-    constexpr int kShare = kDim / kDecodeCluster, kQuads = kShare / 4;
-    static_assert(kHeads * kQuads <= kThreads);
-    __shared__ float2 own[kHeads];  // maximum and total
-    __shared__ float2 parts[kDecodeCluster][kHeads];
-    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
-    auto* sums = reinterpret_cast<float*>(shared);  // [kHeads][kDim], where the ring was
-    __syncthreads();
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int g = lane / 4 + 8 * h;
-        if (warp == 0 && lane % 4 == 0) own[g] = make_float2(x.top[h], x.total[h]);
-#pragma unroll
-        for (int d = 0; d < kDim / kWarps / 8; ++d)
-            *reinterpret_cast<float2*>(sums + g * kDim + warp * (kDim / kWarps) + 8 * d +
-                                       2 * (lane % 4)) =
-                make_float2(x.sum[d][2 * h], x.sum[d][2 * h + 1]);
-    }
-    cluster_arrive();
-    cluster_wait();
-    const int rank = cluster_rank(), head = tid / kQuads;
-    const int dim = rank * kShare + tid % kQuads * 4;
-    float4 sum[kDecodeCluster];
-    if (head < group) {
-#pragma unroll
-        for (int r = 0; r < kDecodeCluster; ++r)
-            sum[r] = cluster_load4(cluster_address(sums + head * kDim + dim, r));
-    }
-    for (int i = tid; i < kDecodeCluster * kHeads; i += kThreads) {
-        const uint32_t from = cluster_address(&own[i % kHeads], i / kHeads);
-        parts[i / kHeads][i % kHeads] = make_float2(__uint_as_float(cluster_load(from)),
-                                                    __uint_as_float(cluster_load(from + 4)));
-    }
-    __syncthreads();
-    cluster_arrive();  // this block has read what it wants of the others
-    if (head < group) {
+// Joins the parts of a row: each thread block of the cluster has a share of the dims.
+__device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, int group,
+                                     int n_parts, int rank, int cluster, const Partial* parts) {
+    const int quads = kDim / 4 / cluster;
+    for (int i = static_cast<int>(threadIdx.x); i < group * quads; i += 32 * kDecodeWarps) {
+        const int head = i / quads, dim = 4 * (rank * quads + i % quads);
+        float2 weight[kDecodeParts];
+        float4 sum[kDecodeParts];
         float top = -INFINITY;
-        for (int r = 0; r < kDecodeCluster; ++r)
-            top = fmaxf(top, parts[r][head].x);
-        float total = 0;
-        float4 y = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int r = 0; r < kDecodeCluster; ++r) {
-            const float2 part = parts[r][head];
-            if (part.y == 0) continue;
-            const float w = exp2_fast(part.x - top);
-            total += part.y * w;
-            y.x += sum[r].x * w;
-            y.y += sum[r].y * w;
-            y.z += sum[r].z * w;
-            y.w += sum[r].w * w;
+        for (int p = 0; p < kDecodeParts; ++p) {
+            weight[p] = make_float2(-INFINITY, 0);
+            sum[p] = make_float4(0, 0, 0, 0);
+            if (p >= n_parts) continue;
+            weight[p] = __ldcg(&parts[p].weight[head]);
+            sum[p] = __ldcg(reinterpret_cast<const float4*>(&parts[p].sum[head][dim]));
         }
-        const float inv = total > 0 ? 1.0f / total : 0.0f;
         const int64_t at = (int64_t{row} * a.heads + head0 + head) * kDim;
         const float4 z =
             *reinterpret_cast<const float4*>(a.qg.device_pointer() + 2 * at + kDim + dim);
+#pragma unroll
+        for (int p = 0; p < kDecodeParts; ++p)
+            top = fmaxf(top, weight[p].x);
+        float total = 0;
+        float4 y = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int p = 0; p < kDecodeParts; ++p) {
+            if (p >= n_parts) continue;
+            const float w = exp2_fast(weight[p].x - top);
+            total += weight[p].y * w;
+            y.x += sum[p].x * w;
+            y.y += sum[p].y * w;
+            y.z += sum[p].z * w;
+            y.w += sum[p].w * w;
+        }
+        const float inv = total > 0 ? 1.0f / total : 0.0f;
         *reinterpret_cast<float4*>(a.out.device_pointer() + at + dim) =
             make_float4(y.x * inv * sigmoidf(z.x), y.y * inv * sigmoidf(z.y),
                         y.z * inv * sigmoidf(z.z), y.w * inv * sigmoidf(z.w));
     }
-    cluster_wait();
 }
 
 // Computes  softmax attention of one row and K/V head over the row's list, times sigmoid(gate).
-// Grid and block  rows x kv_heads x kCluster, 4 warps, two blocks per SM. QK: a warp per 8 tokens;
-//           PV: a warp per 64 dims.
-// Shared memory   three stages of 32 tokens of K and V, two tiles of scores, block addresses.
-// Traffic   K and V of the list once per row, from L2 when rows share blocks.
+// Grid and block  rows x kv_heads x cluster. Prefill: 4 warps, two blocks per SM; decode: 8 warps.
+//           QK: a warp per 8 tokens; PV: a warp per 256 / warps dims.
+// Shared memory   three stages of a tile (32 or 64 tokens) of K and V, two tiles of scores.
+// Traffic   K and V of the list once per row, from L2 when rows share blocks; decode: 12 KiB per
+//           part to L2 and back.
 // Numerics  q (with the scale) and weights as f16, products summed in fp32; running maximum per
 //           tile; the sum of weights is that of the rounded ones.
-template <int kCluster>
-__global__ void __launch_bounds__(kThreads, 2) attend_kernel(const AttendArgs a, int first) {
+template <int kWarps, int kParts>
+__global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
+    attend_kernel(const AttendArgs a, int first, int cluster, Partial* partials) {
+    using S = Shape<kWarps>;
     extern __shared__ __align__(128) std::byte shared[];
     pdl_launch();
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-    const int unit = static_cast<int>(blockIdx.x) / kCluster, kv_heads = a.kv.kv_heads;
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+    const int unit = static_cast<int>(blockIdx.x) / cluster, kv_heads = a.kv.kv_heads;
     const int row = first + unit / kv_heads, kv_head = unit % kv_heads, r = row - a.first_row;
     const int group = a.heads / kv_heads, head0 = kv_head * group;
+    const int rank = cluster > 1 ? cluster_rank() : 0;
     const RowPlace at = place_row(a.step, row);
-    Part part;
-    part.complete = (at.pos + 1) / kBlockTokens;
-    part.list = a.blocks.empty() ? nullptr : a.blocks.device_pointer() + int64_t{r} * a.top;
-    part.table = a.step.block_tables.device_pointer() + at.seq.table_offset;
+    Walk<kWarps, kParts> walk;
+    walk.complete = (at.pos + 1) / kBlockTokens;
+    walk.list = a.blocks.empty() ? nullptr : a.blocks.device_pointer() + int64_t{r} * a.top;
+    walk.table = a.step.block_tables.device_pointer() + at.seq.table_offset;
+    Ring<kWarps, kParts> ring(shared, a.kv, kv_head);
     pdl_wait();
-    part.n_blocks = a.counts.empty() ? part.complete : a.counts.device_pointer()[r];
-    const int tail = at.pos + 1 - part.complete * kBlockTokens;
-    const int entries = part.n_blocks + (tail > 0 ? 1 : 0);
-    part.first = 0;
-    part.n = entries;
-    if (kCluster > 1) {
-        const int rank = cluster_rank(), each = entries / kCluster, more = entries % kCluster;
-        part.first = rank * each + min(rank, more);
-        part.n = each + (rank < more ? 1 : 0);
+    // With one part per thread block, entries do not depend on the length of the list: its values
+    // are asked for together with the length.
+    const int parts = kParts / cluster;
+    int listed = 0;
+    if (walk.list) {
+        const int entry =
+            rank * parts + kParts * (lane / 2 * S::kTileBlocks + warp + kWarps * (lane % 2));
+        listed = walk.list[min(entry, a.top - 1)];
     }
-    part.n_tokens = min(part.n * kBlockTokens, (part.n_blocks - part.first) * kBlockTokens + tail);
+    walk.cut(a.counts.empty() ? walk.complete : a.counts.device_pointer()[r],
+             at.pos + 1 - walk.complete * kBlockTokens, rank * parts, parts);
+    const int entry0 = Ring<kWarps, kParts>::lane_entry(walk, 0);
+    if (parts > 1 && walk.list) listed = entry0 < walk.n_blocks ? walk.list[entry0] : 0;
+    ring.resolve(walk, entry0, listed);
+#pragma unroll
+    for (int t = 0; t < kStages; ++t) {
+        if (t < walk.tiles) ring.fetch(walk, t);
+        commit_copies();
+    }
 
     uint32_t q[kDim / 16][4];
     const float scale = a.scale * 1.4426950408889634f;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int g = lane / 4 + 8 * h;
-        const float* x = a.q.device_pointer() +
-                         (int64_t{row} * a.heads + head0 + min(g, group - 1)) * kDim +
-                         2 * (lane % 4);
+        const float* x =
+            a.q.device_pointer() +
+            (int64_t{row} * a.heads + head0 + min(lane / 4 + 8 * h, group - 1)) * kDim +
+            2 * (lane % 4);
 #pragma unroll
         for (int i = 0; i < kDim / 16; ++i)
 #pragma unroll
@@ -359,34 +388,106 @@ __global__ void __launch_bounds__(kThreads, 2) attend_kernel(const AttendArgs a,
                 q[i][h + 2 * c] = pack_f16(v.x * scale, v.y * scale);
             }
     }
-    Softmax x;
+
+    // The scores of a tile are made while the one before is added: one barrier per tile.
+    auto* scores = reinterpret_cast<float*>(shared + S::kRingBytes);
+    State<kWarps> x;
+    x.clear();
+    wait_copies<kStages - 1>();
+    __syncthreads();
+    if (walk.tiles > 0) score_tile<kWarps>(q, ring.k(0), scores);
+    int part = 0, tile_of_part = 0;
+    for (int t = 0; t < walk.tiles; ++t) {
+        if (t == 0)
+            wait_copies<kStages - 2>();
+        else
+            wait_copies<0>();
+        __syncthreads();
+        if (t > 0 && t + kStages - 1 < walk.tiles) ring.fetch(walk, t + kStages - 1);
+        commit_copies();
+        if (t + 1 < walk.tiles)
+            score_tile<kWarps>(q, ring.k(t + 1), scores + (t + 1) % 2 * S::kScores);
+        add_tile<kWarps>(x, scores + t % 2 * S::kScores, ring.v(t),
+                         min(S::kTile, walk.tokens_of(part) - tile_of_part * S::kTile));
+        if (++tile_of_part < walk.tiles_of(part)) continue;
+        tile_of_part = 0;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        x.top[h] = -INFINITY;
-        x.total[h] = 0;
+        for (int h = 0; h < 2; ++h) {
+            x.total[h] += __shfl_xor_sync(0xffffffffu, x.total[h], 1);
+            x.total[h] += __shfl_xor_sync(0xffffffffu, x.total[h], 2);
+        }
+        if (kParts > 1) {
+            Partial& to = partials[int64_t{unit} * kParts + walk.first + part++];
+            each_sum<kWarps>(group, [&](int head, int h, int dim, int d) {
+                if (dim == 0) to.weight[head] = make_float2(x.top[h], x.total[h]);
+                *reinterpret_cast<float2*>(&to.sum[head][dim]) =
+                    make_float2(x.sum[d][2 * h], x.sum[d][2 * h + 1]);
+            });
+            x.clear();
+        }
     }
-#pragma unroll
-    for (auto& s : x.sum)
-        s[0] = s[1] = s[2] = s[3] = 0;
-    attend_part(a, part, kv_head, q, shared, x);
-    if (kCluster > 1)
-        join_and_write(a, row, head0, group, x, shared);
-    else
-        write_row(a, row, head0, group, x);
+    if (kParts > 1) {
+        if (cluster > 1) {
+            cluster_arrive();
+            cluster_wait();
+        } else {
+            __syncthreads();
+        }
+        join(a, row, head0, group, min(walk.entries, kParts), rank, cluster,
+             partials + int64_t{unit} * kParts);
+        return;
+    }
+    each_sum<kWarps>(group, [&](int head, int h, int dim, int d) {
+        const float inv = x.total[h] > 0 ? 1.0f / x.total[h] : 0.0f;
+        const int64_t to = (int64_t{row} * a.heads + head0 + head) * kDim + dim;
+        const float2 z =
+            *reinterpret_cast<const float2*>(a.qg.device_pointer() + 2 * (to - dim) + kDim + dim);
+        *reinterpret_cast<float2*>(a.out.device_pointer() + to) = make_float2(
+            x.sum[d][2 * h] * inv * sigmoidf(z.x), x.sum[d][2 * h + 1] * inv * sigmoidf(z.y));
+    });
+}
+
+// Thread blocks per row and K/V head: as many as the device surely holds side by side, one per SM;
+// a few SMs do not fit in whole clusters.
+int decode_cluster(int units, int sms) {
+    int cluster = kDecodeParts;
+    while (cluster > 1 && units * cluster > sms - sms / 7)
+        cluster /= 2;
+    return cluster;
 }
 
 }  // namespace
 
+size_t attend_mma_scratch_bytes(const OpsLimits& l) {
+    if (l.head_dim != kDim) return 0;
+    // The number of K/V heads is not known here: as few as can be, and one row in any case.
+    const int units = std::min(l.rows, kDecodeRowsPerLaunch) * ((l.heads + kHeads - 1) / kHeads);
+    return partial_bytes_per_row(std::max(units, l.heads));
+}
+
 Status attend_mma(const Launch& l, const AttendArgs& a) {
-    for (const RowRun& run : runs_within(a.step, a.first_row, a.rows)) {
-        const auto units = static_cast<unsigned>(run.n_rows) * static_cast<unsigned>(a.kv.kv_heads);
-        if (run.kind == RowKind::decode)
-            TERRACE_TRY(start_clusters(l, "attend", attend_kernel<kDecodeCluster>, kDecodeCluster,
-                                       dim3(units * kDecodeCluster), dim3(kThreads), kSharedBytes,
-                                       a, run.row0));
-        else
-            TERRACE_TRY(start_clusters(l, "attend", attend_kernel<1>, 1, dim3(units),
-                                       dim3(kThreads), kSharedBytes, a, run.row0));
+    const int kv_heads = a.kv.kv_heads;
+    const auto launch = [&](const RowRun& run) {
+        const int units = run.n_rows * kv_heads;
+        if (run.kind == RowKind::prefill)
+            return start_clusters(l, "attend", attend_kernel<kPrefillWarps, 1>, 1,
+                                  dim3(static_cast<unsigned>(units)), dim3(32 * kPrefillWarps),
+                                  Shape<kPrefillWarps>::kSharedBytes, a, run.row0, 1, nullptr);
+        const int cluster = decode_cluster(units, l.info->sms);
+        return start_clusters(l, "attend", attend_kernel<kDecodeWarps, kDecodeParts>, cluster,
+                              dim3(static_cast<unsigned>(units * cluster)), dim3(32 * kDecodeWarps),
+                              Shape<kDecodeWarps>::kSharedBytes, a, run.row0, cluster,
+                              reinterpret_cast<Partial*>(l.scratch));
+    };
+    const auto fit = static_cast<int>(
+        std::min(l.scratch_bytes / partial_bytes_per_row(kv_heads), size_t{kDecodeRowsPerLaunch}));
+    for (RowRun run : runs_within(a.step, a.first_row, a.rows)) {
+        const int most = run.kind == RowKind::decode ? fit : run.n_rows;
+        if (most == 0) return Error{Code::internal, "attend: no scratch memory for decoded rows"};
+        for (int left = run.n_rows; left > 0; left -= run.n_rows, run.row0 += run.n_rows) {
+            run.n_rows = std::min(left, most);
+            TERRACE_TRY(launch(run));
+        }
     }
     return {};
 }

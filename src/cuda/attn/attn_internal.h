@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "cuda/env.h"
-#include "ops/args.h"
+#include "ops/ops.h"
 
 namespace terrace::cuda {
 
@@ -11,6 +11,7 @@ bool index_scores_mma_takes(const IndexScoresArgs& args);
 Status index_scores_mma(const Launch& launch, const IndexScoresArgs& args, float scale);
 Status index_scores_any(const Launch& launch, const IndexScoresArgs& args, float scale);
 
+size_t attend_mma_scratch_bytes(const OpsLimits& limits);
 bool attend_mma_takes(const AttendArgs& args);
 Status attend_mma(const Launch& launch, const AttendArgs& args);
 Status attend_any(const Launch& launch, const AttendArgs& args);

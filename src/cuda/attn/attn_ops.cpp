@@ -8,8 +8,8 @@
 
 namespace terrace::cuda {
 
-size_t attn_scratch_bytes(const DeviceInfo&, const OpsLimits&) {
-    return 0;
+size_t attn_scratch_bytes(const DeviceInfo&, const OpsLimits& limits) {
+    return attend_mma_scratch_bytes(limits);
 }
 
 Status index_scores(const Launch& l, const IndexScoresArgs& a) {
