@@ -64,10 +64,10 @@ __device__ __forceinline__ uint32_t cluster_load(uint32_t address) {
     asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
     return v;
 }
-__device__ __forceinline__ float4 cluster_load4(uint32_t address) {
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+__device__ __forceinline__ uint2 cluster_load2(uint32_t address) {
+    uint2 v;
+    asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
                  : "r"(address)
                  : "memory");
     return v;

@@ -59,40 +59,42 @@ __device__ __forceinline__ Place place_of(const Rope& rope, const Frequencies& f
 __device__ __forceinline__ bool is_short(const Head& h, const Rope& rope) {
     return h.n <= 32 * kShort && rope.dims == 2 * kLanePairs && h.n >= rope.dims;
 }
-__device__ __forceinline__ void store_short(float (&x)[kShort], const Head& h, const Place& at,
-                                            float eps) {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-    if (h.norm) {
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < kShort; ++k)
-            sum += x[k] * x[k];
-        const float inv = rsqrtf(warp_sum(sum) / static_cast<float>(h.n) + eps);
-#pragma unroll
-        for (int k = 0; k < kShort; ++k)
-            if (lane + 32 * k < h.n)
-                x[k] *= inv * (1.0f + load_plain(h.norm, h.norm_dtype, lane + 32 * k));
-        const float first = x[0], second = x[1];
-        x[0] = first * at.own.x - second * at.own.y;
-        x[1] = second * at.own.x + first * at.own.y;
-    }
-#pragma unroll
-    for (int k = 0; k < kShort; ++k)
-        if (lane + 32 * k < h.n) store_plane(h.to, h.type, lane + 32 * k, x[k]);
-}
-
-// Any vector; load(i) gives element i and may be called several times.
-template <class Load>
-__device__ __forceinline__ void store_head(Load load, const Head& h, const Place& at,
+// Any vector. Norm weights never change and are read at once; then ready() is called, and then
+// load(i), which gives element i and may be called several times.
+template <class Ready, class Load>
+__device__ __forceinline__ void store_head(Ready ready, Load load, const Head& h, const Place& at,
                                            const Frequencies& f, float eps) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     if (is_short(h, at.rope)) {
-        float x[kShort];
+        float x[kShort], w[kShort];
+#pragma unroll
+        for (int k = 0; k < kShort; ++k) {
+            const int i = lane + 32 * k;
+            w[k] = h.norm && i < h.n ? 1.0f + load_plain(h.norm, h.norm_dtype, i) : 1.0f;
+        }
+        ready();
 #pragma unroll
         for (int k = 0; k < kShort; ++k)
             x[k] = lane + 32 * k < h.n ? load(lane + 32 * k) : 0.0f;
-        return store_short(x, h, at, eps);
+        if (h.norm) {
+            float sum = 0;
+#pragma unroll
+            for (int k = 0; k < kShort; ++k)
+                sum += x[k] * x[k];
+            const float inv = rsqrtf(warp_sum(sum) / static_cast<float>(h.n) + eps);
+#pragma unroll
+            for (int k = 0; k < kShort; ++k)
+                x[k] *= inv * w[k];
+            const float first = x[0], second = x[1];
+            x[0] = first * at.own.x - second * at.own.y;
+            x[1] = second * at.own.x + first * at.own.y;
+        }
+#pragma unroll
+        for (int k = 0; k < kShort; ++k)
+            if (lane + 32 * k < h.n) store_plane(h.to, h.type, lane + 32 * k, x[k]);
+        return;
     }
+    ready();
     if (!h.norm) {
         for (int i = lane; i < h.n; i += 32)
             store_plane(h.to, h.type, i, load(i));
@@ -139,7 +141,6 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
     const int offset = row_at.pos % kPageTokens;
     const Place at = place_of(a.rope, f, row_at.pos);
     const int first = (chunk * kPrepareWarps + warp) * per_warp;
-    pdl_wait();
     for (int v = first; v < first + per_warp; ++v) {
         int h = v;
         const float* x;
@@ -180,9 +181,14 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
                 head.type = a.index.type;
             }
         } else {
+            if (v == first) pdl_wait();
             return;
         }
-        store_head([&](int i) { return x[i]; }, head, at, f, a.eps);
+        store_head(
+            [&] {
+                if (v == first) pdl_wait();
+            },
+            [&](int i) { return x[i]; }, head, at, f, a.eps);
     }
 }
 
@@ -205,12 +211,15 @@ __global__ void __launch_bounds__(32 * kPoolWarps)
     const bool mine = row <= last && i % bt == 0 && pos + bt <= seq.pos0 + seq.n_rows;
     const int64_t page = mine ? physical_page(a.step, seq, pos) : 0;
     const Place at = place_of(a.rope, f, pos);
-    pdl_wait();
-    if (!mine) return;
+    if (!mine) {
+        pdl_wait();
+        return;
+    }
     const int64_t raw0 = (page * kPageTokens + pos % kPageTokens) * id;
     const int64_t to = (page * (kPageTokens / bt) + pos % kPageTokens / bt) * id;
     const float share = 1.0f / static_cast<float>(bt);
     store_head(
+        [] { pdl_wait(); },
         [&](int e) {
             float sum = 0;
 #pragma unroll 4

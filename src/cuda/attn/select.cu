@@ -2,17 +2,17 @@
 //
 // Keys are the scores' bits in an order-preserving unsigned form (-0 as +0, NaN below everything).
 // 1. Bound: every warp of the row contributes its c-th largest lane maximum, c = ceil(top / warps).
-//    The least of them has at least `top` keys at or above it. Lanes and warps hold interleaved
-//    blocks, so neighbours with high scores are spread out, and few keys are above the bound.
+//    The least of them has at least `top` keys at or above it. Threads hold interleaved runs of 8
+//    keys, so neighbours with high scores are spread out, and few keys are above the bound.
 // 2. The keys above the bound are listed in shared memory, and the top-th largest key is found by
-//    bisection on the list. Fewer than `top`: the bound itself is that key. Too many for the list
-//    (scores of few values): bisection on all keys.
+//    counting digits of the listed ones. Fewer than `top`: the bound itself is that key. Too many
+//    for the list (scores of few values): bisection on all keys.
 // 3. Everything above that key and the first of its equals are written in block order.
+// A row shared by a cluster has a shorter way (select_shared), which any block can refuse.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
 #include "cuda/attn/attn_ops.h"
-#include "cuda/attn/attn_plan.h"
 #include "cuda/attn/cluster.cuh"
 
 namespace terrace::cuda {
@@ -20,8 +20,11 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxCluster = 16;
-constexpr int kListKeys = 4 * kThreads;
+constexpr int kMaxCluster = 16, kMinCluster = 8;
+constexpr int kPerThread = 4;  // listed keys
+constexpr int kListKeys = kPerThread * kThreads;
+constexpr int kKept = 16;  // keys a thread keeps in registers
+constexpr int kDigitBits = 11;
 // Rows of fewer blocks are done by the first block of the cluster: its barriers would cost more.
 constexpr int kAloneBlocks = 12 * kThreads;
 
@@ -33,11 +36,21 @@ __device__ __forceinline__ uint32_t key_of(float x) {
 
 struct Shared {
     uint32_t list[kListKeys];
+    uint32_t digits[1 << kDigitBits];
+    uint2 slots[kListKeys / kMinCluster];  // (key, block), of this block of a cluster
     uint32_t warp_a[2][kWarps], warp_b[kWarps];
     uint32_t slot_a[2][kMaxCluster], slot_b[kMaxCluster];
     uint32_t chosen_above[kMaxCluster], chosen_equal[kMaxCluster];
-    uint32_t listed;
+    uint32_t bound, high, listed, n_chosen, n_own;
+    uint32_t digit, n_above, n_digit;
 };
+
+__device__ __forceinline__ int lane_id() {
+    return static_cast<int>(threadIdx.x) & 31;
+}
+__device__ __forceinline__ int warp_id() {
+    return static_cast<int>(threadIdx.x) >> 5;
+}
 
 // One row's work as a block sees it: which keys are its own, and sums over the row's blocks.
 struct Row {
@@ -45,9 +58,16 @@ struct Row {
     int n;        // keys
     int members;  // blocks that share the row
     int rank;
+    bool kept;  // own keys are in registers
     Shared* s;
 
     __device__ __forceinline__ uint32_t key(int i) const { return i < n ? key_of(scores[i]) : 0; }
+    __device__ __forceinline__ int round() const { return members * kThreads; }
+    // Index of this thread's key in the first round.
+    __device__ __forceinline__ int own() const {
+        const int run = lane_id() / 8 * members * kWarps + warp_id() * members + rank;
+        return run * 8 + lane_id() % 8;
+    }
     __device__ __forceinline__ void barrier() const {
         if (members > 1) {
             cluster_arrive();
@@ -56,31 +76,32 @@ struct Row {
             __syncthreads();
         }
     }
-    // f(key) for the block's interleaved share of the keys; a warp sees 32 neighbours at a time, and
-    // every lane the same number of calls.
+    // f(key, index) for the block's interleaved share; every lane makes the same number of calls.
     template <class F>
-    __device__ __forceinline__ void each(F f) const {
-        const int lane = static_cast<int>(threadIdx.x) & 31;
-        const int warp = static_cast<int>(threadIdx.x) >> 5, step = members * kWarps * 32;
+    __device__ __forceinline__ void each(const uint32_t (&keys)[kKept], F f) const {
+        if (kept) {
+#pragma unroll
+            for (int j = 0; j < kKept; ++j)
+                if (j * round() < n) f(keys[j], own() + j * round());
+            return;
+        }
         constexpr int kAhead = 8;
-        for (int i = (warp * members + rank) * 32; i < n; i += kAhead * step) {
+        for (int i = own(), from = 0; from < n; from += kAhead * round(), i += kAhead * round()) {
             uint32_t k[kAhead];
 #pragma unroll
             for (int j = 0; j < kAhead; ++j)
-                k[j] = key(i + j * step + lane);
+                k[j] = key(i + j * round());
 #pragma unroll
             for (int j = 0; j < kAhead; ++j)
-                f(k[j]);
+                f(k[j], i + j * round());
         }
     }
     // Sum over the threads of one block; `turn` alternates between calls.
     __device__ __forceinline__ uint32_t block_total(uint32_t v, int turn) const {
-        const int lane = static_cast<int>(threadIdx.x) & 31;
-        const int warp = static_cast<int>(threadIdx.x) >> 5;
         v = __reduce_add_sync(0xffffffffu, v);
-        if (lane == 0) s->warp_a[turn][warp] = v;
+        if (lane_id() == 0) s->warp_a[turn][warp_id()] = v;
         __syncthreads();
-        return __reduce_add_sync(0xffffffffu, s->warp_a[turn][lane]);
+        return __reduce_add_sync(0xffffffffu, s->warp_a[turn][lane_id()]);
     }
     __device__ __forceinline__ uint32_t row_total(uint32_t v, int turn) const {
         v = block_total(v, turn);
@@ -108,7 +129,7 @@ __device__ __forceinline__ Cut bisect(uint32_t low, uint32_t high, uint32_t top,
     uint32_t beyond = high + 1, n_beyond = 0;
     for (int turn = 0; beyond - low > 1; turn ^= 1) {
         const uint32_t middle = low + (beyond - low) / 2, n = count(middle, turn);
-        if (n == top) return {middle, 0xffffffffu};
+        if (n == top) return {middle - 1, 0};
         if (n > top) {
             low = middle;
         } else {
@@ -119,120 +140,249 @@ __device__ __forceinline__ Cut bisect(uint32_t low, uint32_t high, uint32_t top,
     return {low, top - n_beyond};
 }
 
-__device__ Cut find_cut(const Row& row, uint32_t top) {
+// The same for keys held by the threads of one block, 0 for none; the others are in (low, high] and
+// at least `top`. Digits of 11 bits from the highest one in which the keys can differ.
+__device__ __forceinline__ Cut count_digits(Shared& s, const uint32_t (&keys)[kPerThread],
+                                            uint32_t low, uint32_t high, uint32_t top) {
+    const int tid = static_cast<int>(threadIdx.x);
+    int shift = max(0, 32 - __clz(static_cast<int>((high - low - 1) | 1)) - kDigitBits);
+    int width = kDigitBits;
+    uint32_t found = 0;  // digits so far: the key is low + 1 + (found << shift) or a little more
+    for (bool first = true;; first = false) {
+        s.digits[2 * tid] = s.digits[2 * tid + 1] = 0;
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < kPerThread; ++j) {
+            const uint32_t v = (keys[j] - low - 1) >> shift;
+            if (keys[j] > low && (first || v >> width == found))
+                atomicAdd(&s.digits[first ? v : v & ((1u << width) - 1)], 1u);
+        }
+        __syncthreads();
+        // Thread t counts the t-th highest pair of digits.
+        const int digit = (1 << kDigitBits) - 1 - 2 * tid;
+        const uint32_t n0 = s.digits[digit], n1 = s.digits[digit - 1];
+        uint32_t upto = n0 + n1;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const uint32_t v = __shfl_up_sync(0xffffffffu, upto, d);
+            if (lane_id() >= d) upto += v;
+        }
+        if (lane_id() == 31) s.warp_b[warp_id()] = upto;
+        __syncthreads();
+        upto += __reduce_add_sync(0xffffffffu, lane_id() < warp_id() ? s.warp_b[lane_id()] : 0);
+        const uint32_t before = upto - n0 - n1;
+        if (before < top && top <= upto) {
+            const bool is_first = top <= before + n0;
+            s.digit = static_cast<uint32_t>(is_first ? digit : digit - 1);
+            s.n_above = is_first ? before : before + n0;
+            s.n_digit = is_first ? n0 : n1;
+        }
+        __syncthreads();
+        found = first ? s.digit : found << width | s.digit;
+        top -= s.n_above;
+        if (s.n_digit == top) return {low + (found << shift), 0};
+        if (shift == 0) return {low + 1 + found, top};
+        width = min(shift, kDigitBits);
+        shift -= width;
+    }
+}
+
+// The c-th largest of a warp's values, every one counted.
+__device__ __forceinline__ uint32_t nth_largest(uint32_t v, int c) {
+    if (c == 1) return __reduce_max_sync(0xffffffffu, v);
+    int above = 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+        const uint32_t o = __shfl_sync(0xffffffffu, v, i);
+        above += o > v || (o == v && i < lane_id());
+    }
+    const uint32_t holder = __ballot_sync(0xffffffffu, above == c - 1);
+    return __shfl_sync(0xffffffffu, v, __ffs(static_cast<int>(holder)) - 1);
+}
+
+struct Range {
+    uint32_t bound, high;  // nothing is above `high`
+};
+// Of this block's share of the keys.
+__device__ __forceinline__ Range block_range(const Row& row, const uint32_t (&keys)[kKept],
+                                             uint32_t top) {
     Shared& s = *row.s;
-    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
     uint32_t most = 0;
-    row.each([&](uint32_t k) { most = max(most, k); });
-    uint32_t bound = 0, high = __reduce_max_sync(0xffffffffu, most);
-    const int per_warp =
-        (static_cast<int>(top) + row.members * kWarps - 1) / (row.members * kWarps);
-    if (per_warp <= 32) {
-        for (int i = 0; i < per_warp; ++i) {
-            bound = __reduce_max_sync(0xffffffffu, most);
-            const uint32_t holders = __ballot_sync(0xffffffffu, most == bound);
-            if (lane == __ffs(static_cast<int>(holders)) - 1) most = 0;
+    row.each(keys, [&](uint32_t k, int) { most = max(most, k); });
+    const auto warps = static_cast<uint32_t>(row.members * kWarps);
+    const auto c = static_cast<int>((top + warps - 1) / warps);
+    const uint32_t bound = c <= 32 ? nth_largest(most, c) : 0;
+    const uint32_t high = __reduce_max_sync(0xffffffffu, most);
+    __syncthreads();
+    if (lane_id() == 0) {
+        s.warp_a[0][warp_id()] = bound;
+        s.warp_b[warp_id()] = high;
+    }
+    if (threadIdx.x == 0) s.listed = s.n_chosen = s.n_own = 0;
+    __syncthreads();
+    return {__reduce_min_sync(0xffffffffu, s.warp_a[0][lane_id()]),
+            __reduce_max_sync(0xffffffffu, s.warp_b[lane_id()])};
+}
+
+// One slot for each lane that wants one; the order is any.
+__device__ __forceinline__ uint32_t take_slot(uint32_t* counter, bool wants) {
+    const uint32_t all = __ballot_sync(0xffffffffu, wants);
+    if (all == 0) return 0;
+    uint32_t at = 0;
+    if (lane_id() == 0) at = atomicAdd(counter, static_cast<uint32_t>(__popc(all)));
+    return __shfl_sync(0xffffffffu, at, 0) +
+           static_cast<uint32_t>(__popc(all & ((1u << lane_id()) - 1)));
+}
+
+// A cluster's short way. Each block lists what is above its own bound and sees all lists; the result
+// is exact if no block's bound is above the cut, as everything else is below the bounds. Then each
+// block finds the places of its own chosen keys by counting lower ones. False, in all blocks, where
+// a list is too long, the lists hold too little, or equals at the cut have to be told apart.
+__device__ bool select_shared(const Row& row, const uint32_t (&keys)[kKept], uint32_t top,
+                              int32_t* out) {
+    Shared& s = *row.s;
+    const int tid = static_cast<int>(threadIdx.x), slots = kListKeys / row.members;
+    for (int i = tid; i < slots; i += kThreads)
+        s.slots[i] = make_uint2(0, 0);
+    const Range own = block_range(row, keys, top);
+    row.each(keys, [&](uint32_t k, int i) {
+        const uint32_t at = take_slot(&s.listed, k > own.bound);
+        if (k > own.bound && at < static_cast<uint32_t>(slots))
+            s.slots[at] = make_uint2(k, static_cast<uint32_t>(i));
+    });
+    if (tid == 0) {
+        s.bound = own.bound;
+        s.high = own.high;
+    }
+    row.barrier();
+    uint2 seen[kPerThread];
+    uint32_t listed[kPerThread];
+#pragma unroll
+    for (int j = 0; j < kPerThread; ++j) {
+        const int i = tid + j * kThreads;
+        seen[j] = cluster_load2(cluster_address(&s.slots[i % slots], i / slots));
+        listed[j] = seen[j].x;
+    }
+    if (tid < row.members) {
+        s.slot_a[0][tid] = cluster_load(cluster_address(&s.bound, tid));
+        s.slot_a[1][tid] = cluster_load(cluster_address(&s.high, tid));
+        s.slot_b[tid] = cluster_load(cluster_address(&s.listed, tid));
+    }
+    __syncthreads();
+    cluster_arrive();  // this block has read what it wants of the others
+    uint32_t low = 0xffffffffu, bound = 0, high = 0, total = 0, longest = 0;
+    for (int m = 0; m < row.members; ++m) {
+        low = min(low, s.slot_a[0][m]);
+        bound = max(bound, s.slot_a[0][m]);
+        high = max(high, s.slot_a[1][m]);
+        total += s.slot_b[m];
+        longest = max(longest, s.slot_b[m]);
+    }
+    bool good = longest <= static_cast<uint32_t>(slots) && total >= top;
+    if (good) {
+        const Cut cut = count_digits(s, listed, low, high, top);
+        good = cut.need == 0 && cut.key >= bound;
+        if (good) {
+#pragma unroll
+            for (int j = 0; j < kPerThread; ++j) {
+                const bool chosen = seen[j].x > cut.key;
+                const uint32_t at = take_slot(&s.n_chosen, chosen);
+                if (chosen) s.list[at] = seen[j].y;
+                const bool mine = chosen && (tid + j * kThreads) / slots == row.rank;
+                const uint32_t place = take_slot(&s.n_own, mine);
+                if (mine) s.digits[place] = seen[j].y;
+            }
+            __syncthreads();
+            for (auto i = static_cast<uint32_t>(warp_id()); i < s.n_own; i += kWarps) {
+                const uint32_t block = s.digits[i];
+                uint32_t lower = 0;
+                for (auto j = static_cast<uint32_t>(lane_id()); j < top; j += 32)
+                    lower += s.list[j] < block;
+                lower = __reduce_add_sync(0xffffffffu, lower);
+                if (lane_id() == 0) out[lower] = static_cast<int32_t>(block);
+            }
         }
     }
-    if (lane == 0) {
-        s.warp_a[0][warp] = bound;
-        s.warp_b[warp] = high;
-    }
-    if (tid == 0) s.listed = 0;
-    __syncthreads();
-    bound = __reduce_min_sync(0xffffffffu, s.warp_a[0][lane]);
-    high = __reduce_max_sync(0xffffffffu, s.warp_b[lane]);
+    cluster_wait();
+    return good;
+}
+
+// The cut of any row.
+__device__ Cut find_cut(const Row& row, const uint32_t (&keys)[kKept], uint32_t top) {
+    Shared& s = *row.s;
+    const int tid = static_cast<int>(threadIdx.x);
+    Range range = block_range(row, keys, top);
     if (row.members > 1) {
-        cluster_wait();  // of the arrival at the kernel's start: all blocks are there
+        row.barrier();
         if (tid < row.members) {
-            cluster_store(cluster_address(&s.slot_a[0][row.rank], tid), bound);
-            cluster_store(cluster_address(&s.slot_b[row.rank], tid), high);
+            cluster_store(cluster_address(&s.slot_a[0][row.rank], tid), range.bound);
+            cluster_store(cluster_address(&s.slot_b[row.rank], tid), range.high);
         }
         row.barrier();
         for (int m = 0; m < row.members; ++m) {
-            bound = min(bound, s.slot_a[0][m]);
-            high = max(high, s.slot_b[m]);
+            range.bound = min(range.bound, s.slot_a[0][m]);
+            range.high = max(range.high, s.slot_b[m]);
         }
     }
-
-    row.each([&](uint32_t k) {
-        const uint32_t chosen = __ballot_sync(0xffffffffu, k > bound);
-        if (chosen == 0) return;
-        uint32_t at = 0;
-        if (lane == 0) at = atomicAdd(&s.listed, static_cast<uint32_t>(__popc(chosen)));
-        at = __shfl_sync(0xffffffffu, at, 0) +
-             static_cast<uint32_t>(__popc(chosen & ((1u << lane) - 1)));
-        if (k > bound && at < kListKeys) s.list[at] = k;
+    row.each(keys, [&](uint32_t k, int) {
+        const uint32_t at = take_slot(&s.listed, k > range.bound);
+        if (k > range.bound && at < kListKeys) s.list[at] = k;
     });
     row.barrier();
     uint32_t listed = s.listed;
-    uint32_t keys[kListKeys / kThreads];
-    if (row.members == 1) {
-#pragma unroll
-        for (int j = 0; j < kListKeys / kThreads; ++j) {
-            const auto i = static_cast<uint32_t>(tid + j * kThreads);
-            keys[j] = i < min(listed, uint32_t{kListKeys}) ? s.list[i] : 0;
-        }
-    } else {
-        if (tid < row.members) s.slot_b[tid] = cluster_load(cluster_address(&s.listed, tid));
-        __syncthreads();
+    if (row.members > 1) {
+        // Lists of several blocks are only counted: the short way has been tried.
         listed = 0;
         for (int m = 0; m < row.members; ++m)
-            listed += s.slot_b[m];
-#pragma unroll
-        for (int j = 0; j < kListKeys / kThreads; ++j) {
-            auto i = static_cast<uint32_t>(tid + j * kThreads);
-            keys[j] = 0;
-            if (i >= listed || listed > kListKeys) continue;
-            int m = 0;
-            for (; i >= s.slot_b[m]; ++m)
-                i -= s.slot_b[m];
-            keys[j] = cluster_load(cluster_address(&s.list[i], m));
-        }
+            listed += cluster_load(cluster_address(&s.listed, m));
+        row.barrier();
     }
-    if (listed <= top) return {bound, top - listed};
-    if (listed <= kListKeys)
-        return bisect(bound, high, top, [&](uint32_t k, int turn) {
-            uint32_t n = 0;
+    if (listed <= top) return {range.bound, top - listed};
+    if (row.members == 1 && listed <= kListKeys) {
+        uint32_t own[kPerThread];
 #pragma unroll
-            for (int j = 0; j < kListKeys / kThreads; ++j)
-                n += keys[j] >= k;
-            return row.block_total(n, turn);
-        });
-    return bisect(bound, high, top, [&](uint32_t k, int turn) {
+        for (int j = 0; j < kPerThread; ++j) {
+            const auto i = static_cast<uint32_t>(tid + j * kThreads);
+            own[j] = i < listed ? s.list[i] : 0;
+        }
+        return count_digits(s, own, range.bound, range.high, top);
+    }
+    return bisect(range.bound, range.high, top, [&](uint32_t k, int turn) {
         uint32_t n = 0;
-        row.each([&](uint32_t x) { n += x >= k; });
+        row.each(keys, [&](uint32_t x, int) { n += x >= k; });
         return row.row_total(n, turn);
     });
 }
 
-// Keys above and at the cut among 32 tiles of 32 keys from `first`: lane j holds tile j's bits.
+// Keys above and at the cut among `tiles` (up to 32) tiles of 32 keys from `first`: lane j holds
+// tile j's bits.
 struct Words {
     uint32_t above = 0, equal = 0;
 };
-__device__ __forceinline__ Words words_of(const Row& row, int first, uint32_t cut) {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
+__device__ __forceinline__ Words words_of(const Row& row, int first, int tiles, uint32_t cut) {
     Words w;
 #pragma unroll 8
-    for (int j = 0; j < 32; ++j) {
-        const uint32_t k = row.key(first + 32 * j + lane);
+    for (int j = 0; j < tiles; ++j) {
+        const uint32_t k = row.key(first + 32 * j + lane_id());
         const uint32_t above = __ballot_sync(0xffffffffu, k > cut);
         const uint32_t equal = __ballot_sync(0xffffffffu, k == cut);
-        if (lane == j) w = {above, equal};
+        if (lane_id() == j) w = {above, equal};
     }
     return w;
 }
 
-// Writes the chosen blocks. Each warp has neighbouring runs of 1024 keys, warps in block order.
+// Writes the chosen blocks. Each warp has neighbouring tiles of 32 keys, warps in block order.
 __device__ void write_chosen(const Row& row, Cut cut, int32_t* out) {
     Shared& s = *row.s;
-    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
-    const int warps = row.members * kWarps, runs = ((row.n + 1023) / 1024 + warps - 1) / warps;
-    const int first = (row.rank * kWarps + warp) * runs * 1024;
+    const int tid = static_cast<int>(threadIdx.x), lane = lane_id(), warp = warp_id();
+    const int tiles = (row.n + 31) / 32, warps = row.members * kWarps;
+    const int each = (tiles + warps - 1) / warps;
+    const int first = min((row.rank * kWarps + warp) * each, tiles);
+    const int last = min(first + each, tiles);
     Words w;
     uint32_t above = 0, equal = 0;
-    for (int i = 0; i < runs && first + i * 1024 < row.n; ++i) {
-        w = words_of(row, first + i * 1024, cut.key);
+    for (int t = first; t < last; t += 32) {
+        w = words_of(row, 32 * t, min(32, last - t), cut.key);
         above += static_cast<uint32_t>(__popc(w.above));
         equal += static_cast<uint32_t>(__popc(w.equal));
     }
@@ -259,8 +409,8 @@ __device__ void write_chosen(const Row& row, Cut cut, int32_t* out) {
             equal += s.chosen_equal[m];
         }
     }
-    for (int i = 0; i < runs && first + i * 1024 < row.n; ++i) {
-        if (runs > 1) w = words_of(row, first + i * 1024, cut.key);
+    for (int t = first; t < last; t += 32) {
+        if (last - first > 32) w = words_of(row, 32 * t, min(32, last - t), cut.key);
         // Inclusive sums over the lanes, both counts in one word: each is at most 1024.
         const auto own = static_cast<uint32_t>(__popc(w.above) | __popc(w.equal) << 16);
         uint32_t upto = own;
@@ -277,7 +427,7 @@ __device__ void write_chosen(const Row& row, Cut cut, int32_t* out) {
             ties &= ~(0x80000000u >> __clz(static_cast<int>(ties)));
         uint32_t at = above_before + min(equal_before, cut.need);
         for (uint32_t bits = w.above | ties; bits; bits &= bits - 1)
-            out[at++] = first + i * 1024 + 32 * lane + __ffs(static_cast<int>(bits)) - 1;
+            out[at++] = 32 * (t + lane) + __ffs(static_cast<int>(bits)) - 1;
         const uint32_t all = __shfl_sync(0xffffffffu, upto, 31);
         above += all & 0xffffu;
         equal += all >> 16;
@@ -286,13 +436,13 @@ __device__ void write_chosen(const Row& row, Cut cut, int32_t* out) {
 
 // Computes  the row's `top` best complete blocks, exactly, whatever the scores are.
 // Grid and block  rows x cluster, 1024 threads; a cluster shares a long row.
-// Shared memory   16 KiB of listed keys.
-// Traffic   the row's scores twice from L2, the other looks are in L1.
+// Shared memory   29 KiB: lists, digits.
+// Traffic   the row's scores once from L2, and once more where ties or a single block write them.
 // Numerics  integer keys: the result does not depend on any order.
-__global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs a, int cluster) {
+__global__ void __launch_bounds__(kThreads)
+    select_kernel(const SelectBlocksArgs a, int cluster) {
     __shared__ Shared shared;
     pdl_launch();
-    if (cluster > 1) cluster_arrive();
     const int tid = static_cast<int>(threadIdx.x), r = static_cast<int>(blockIdx.x) / cluster;
     const RowPlace at = place_row(a.step, a.first_row + r);
     Row row;
@@ -300,6 +450,7 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs
     row.n = (at.pos + 1) / a.block_tokens;
     row.members = row.n <= kAloneBlocks ? 1 : cluster;
     row.rank = cluster > 1 ? cluster_rank() : 0;
+    row.kept = row.n <= row.round() * kKept;
     row.s = &shared;
     pdl_wait();
     if (row.rank >= row.members) return;
@@ -310,7 +461,15 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs
             out[b] = b;
         return;
     }
-    write_chosen(row, find_cut(row, static_cast<uint32_t>(a.top)), out);
+    uint32_t keys[kKept] = {};
+    if (row.kept) {
+#pragma unroll
+        for (int j = 0; j < kKept; ++j)
+            keys[j] = row.key(row.own() + j * row.round());
+    }
+    const auto top = static_cast<uint32_t>(a.top);
+    if (row.members > 1 && row.kept && select_shared(row, keys, top, out)) return;
+    write_chosen(row, find_cut(row, keys, top), out);
 }
 
 }  // namespace
