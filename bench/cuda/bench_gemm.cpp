@@ -165,6 +165,7 @@ const Register dense("gemm_plain", [](Gpu& gpu) {
         plain(gpu, "hyper up", 320, 10240, m);
     }
     plain(gpu, "router", 2560, 512, 2048);
+    plain(gpu, "gdn a", 2560, 48, 2048);
 });
 
 }  // namespace

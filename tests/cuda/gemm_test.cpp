@@ -3,9 +3,11 @@
 #include "cuda/gemm/gemm.h"
 
 #include <cmath>
+#include <map>
 
 #include "cuda/cuda_backend.h"
 #include "cuda/device/cuda_device.h"
+#include "cuda/gemm/shape.h"
 #include "gpu.h"
 
 namespace terrace::test {
@@ -61,29 +63,34 @@ class TiledOps final : public Ops {
     Buffer memory_;
 };
 
-// cc 0: the device's own; 80: what runs on GPUs without wgmma.
-Rig& tiled(int cc = 0) {
-    const auto make = [&] {
+// cc 0: the device's own; 80: what runs on GPUs without wgmma. With few multiprocessors, other shapes
+// of tiles are chosen.
+Rig& tiled(int cc = 0, int sms = 0) {
+    static std::map<std::pair<int, int>, std::unique_ptr<Rig>> rigs;
+    auto& rig = rigs[{cc, sms}];
+    if (!rig) {
         auto device = must(make_cuda_device(0));
         auto ops = std::make_unique<TiledOps>(*device);
         if (cc) ops->info().cc = cc;
-        return std::make_unique<Rig>(std::move(device), std::move(ops));
-    };
-    static std::unique_ptr<Rig> own, other;
-    auto& rig = cc ? other : own;
-    if (!rig) rig = make();
+        if (sms) ops->info().sms = sms;
+        rig = std::make_unique<Rig>(std::move(device), std::move(ops));
+    }
     return *rig;
 }
 
 constexpr double kLimit = 2e-6;  // f16 activations
 
-void tiled_conforms(const std::function<Lists(Rig&)>& run, const std::string& what, int cc = 0) {
-    SCOPED_TRACE(what);
-    const Lists expected = run(reference()), got = run(tiled(cc)), again = run(tiled(cc));
-    ASSERT_EQ(got.size(), expected.size());
-    for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_LT(nmse(got[i], expected[i]), kLimit) << what << ", output " << i;
-        expect_equal_bits(again[i], got[i], what + ", again, output " + std::to_string(i));
+void tiled_conforms(const std::function<Lists(Rig&)>& run, const std::string& what,
+                    std::initializer_list<int> ccs = {0}) {
+    const Lists expected = run(reference());
+    for (const int cc : ccs) {
+        SCOPED_TRACE(what + " cc " + std::to_string(cc));
+        const Lists got = run(tiled(cc)), again = run(tiled(cc));
+        ASSERT_EQ(got.size(), expected.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+            EXPECT_LT(nmse(got[i], expected[i]), kLimit) << "output " << i;
+            expect_equal_bits(again[i], got[i], "again, output " + std::to_string(i));
+        }
     }
 }
 
@@ -95,32 +102,33 @@ LinearCase linear_case(int rows, int in, std::vector<LinearCase::Job> jobs) {
     return c;
 }
 
+TEST(GemmShape, FewRowsTakeSmallTilesAndManyRowsLargeOnes) {
+    EXPECT_EQ(cuda::choose_shape(17, 96, 132), cuda::ProductShape::rows64);
+    EXPECT_EQ(cuda::choose_shape(128, 96, 132), cuda::ProductShape::rows128);
+    EXPECT_EQ(cuda::choose_shape(2048, 96, 132), cuda::ProductShape::rows256);
+    // 20 columns of tiles: 260 tiles of 160 rows are two full waves, 160 of 256 two half-full ones.
+    EXPECT_EQ(cuda::choose_shape(2048, 20, 132), cuda::ProductShape::rows160);
+}
+
 class Gemm : public GpuTest {};
 
 TEST_F(Gemm, EveryWidthAndCodebookMatchesTheReference) {
     for (const Codebook codebook : {Codebook::mul1, Codebook::mcg, Codebook::three_inst})
-        for (int n16 = 16; n16 <= 128; n16 += codebook == Codebook::mul1 ? 8 : 16)
-            for (const int cc : {0, 80}) {
-                const LinearCase c = linear_case(37, 256, {{256, n16, DType::f16, codebook}});
-                tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
-                               std::string(to_string(codebook)) + " " + std::to_string(n16) +
-                                   " cc " + std::to_string(cc),
-                               cc);
-            }
+        for (int n16 = 16; n16 <= 128; n16 += codebook == Codebook::mul1 ? 8 : 16) {
+            const LinearCase c = linear_case(37, 256, {{256, n16, DType::f16, codebook}});
+            tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
+                           std::string(to_string(codebook)) + " " + std::to_string(n16), {0, 80});
+        }
 }
 
 TEST_F(Gemm, TailsOfEveryDimensionMatchTheReference) {
-    for (const int rows : {1, 17, 63, 64, 65, 130})
-        for (const int in : {17, 128, 200, 384})
-            for (const int cc : {0, 80}) {
-                const LinearCase c = linear_case(
-                    rows, in,
-                    {{130, 64}, {5, 48}, {128, 64}, {300, 64, DType::f16, Codebook::mcg}});
-                tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
-                               std::to_string(rows) + " rows of " + std::to_string(in) + " cc " +
-                                   std::to_string(cc),
-                               cc);
-            }
+    for (const int rows : {1, 17, 63, 64, 130})
+        for (const int in : {17, 200, 384}) {
+            const LinearCase c = linear_case(
+                rows, in, {{130, 64}, {5, 48}, {128, 64}, {300, 64, DType::f16, Codebook::mcg}});
+            tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
+                           std::to_string(rows) + " rows of " + std::to_string(in), {0, 80});
+        }
 }
 
 TEST_F(Gemm, PlainWeightsOfEveryTypeMatchTheReference) {
@@ -144,9 +152,13 @@ TEST_F(Gemm, RealDimensionsMatchTheReference) {
 
 // Long inputs are shared by several blocks.
 TEST_F(Gemm, LongPlainRowsMatchTheReference) {
-    for (const int in : {4096, 4168, 10240})
-        for (const int rows : {20, 150}) {
-            const LinearCase c = linear_case(rows, in, {{72, 0, DType::f16}, {4, 0, DType::f16}});
+    for (const int in : {2048, 2056, 4168, 10240})
+        for (const int rows : {20, 300}) {
+            const LinearCase c = linear_case(rows, in,
+                                             {{72, 0, DType::f16},
+                                              {4, 0, DType::f16},
+                                              {320, 0, DType::f16},
+                                              {33, 0, DType::bf16}});
             tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
                            std::to_string(rows) + " rows of " + std::to_string(in));
         }
@@ -157,20 +169,21 @@ TEST_F(Gemm, RowBitsDoNotDependOnTheRowsAround) {
     const std::vector<LinearCase::Job> jobs = {
         {512, 96}, {300, 64}, {256, 40}, {320, 0, DType::f16}, {16, 0, DType::bf16}};
     const Lists all = run_linear(tiled(), linear_case(700, 2560, jobs));
-    for (const auto& [first, rows] : std::vector<std::pair<int, int>>{
-             {0, 1}, {3, 17}, {100, 33}, {600, 50}, {64, 64}, {17, 100}, {5, 129}, {400, 257}}) {
-        LinearCase c = linear_case(rows, 2560, jobs);
-        c.first = first;
-        const Lists some = run_linear(tiled(), c);
-        for (size_t j = 0; j < jobs.size(); ++j) {
-            const auto out = static_cast<size_t>(jobs[j].out);
-            const auto from = all[j].begin() + static_cast<int64_t>(out) * first;
-            expect_equal_bits(some[j],
-                              std::vector<float>(from, from + static_cast<int64_t>(out) * rows),
-                              std::to_string(rows) + " rows from " + std::to_string(first) +
-                                  ", output " + std::to_string(j));
+    for (const int sms : {0, 16, 4, 3, 2})
+        for (const auto& [first, rows] : std::vector<std::pair<int, int>>{
+                 {0, 1}, {3, 17}, {100, 33}, {64, 64}, {17, 100}, {5, 150}, {400, 257}, {0, 700}}) {
+            LinearCase c = linear_case(rows, 2560, jobs);
+            c.first = first;
+            const Lists some = run_linear(tiled(0, sms), c);
+            for (size_t j = 0; j < jobs.size(); ++j) {
+                const auto out = static_cast<size_t>(jobs[j].out);
+                const auto from = all[j].begin() + static_cast<int64_t>(out) * first;
+                expect_equal_bits(
+                    some[j], std::vector<float>(from, from + static_cast<int64_t>(out) * rows),
+                    std::to_string(rows) + " rows from " + std::to_string(first) + " on " +
+                        std::to_string(sms) + " multiprocessors, output " + std::to_string(j));
+            }
         }
-    }
 }
 
 MoeCase moe_case(int rows, ExpertKind kind, ExpertKind shared, int hidden = 256, int width = 128) {
@@ -185,17 +198,15 @@ MoeCase moe_case(int rows, ExpertKind kind, ExpertKind shared, int hidden = 256,
 }
 
 TEST_F(Gemm, ExpertsOfEveryKindMatchTheReference) {
-    for (const int cc : {0, 80})
-        for (const int rows : {1, 17, 100})
-            for (const ExpertKind kind : {ExpertKind::plain, ExpertKind::exl3, ExpertKind::mixed})
-                for (const ExpertKind shared : {ExpertKind::plain, ExpertKind::exl3}) {
-                    const MoeCase c = moe_case(rows, kind, shared);
-                    tiled_conforms([&](Rig& rig) { return Lists{run_moe(rig, c)}; },
-                                   std::to_string(rows) + " rows, kind " +
-                                       std::to_string(static_cast<int>(kind)) + " cc " +
-                                       std::to_string(cc),
-                                   cc);
-                }
+    for (const int rows : {1, 17, 100})
+        for (const ExpertKind kind : {ExpertKind::plain, ExpertKind::exl3, ExpertKind::mixed})
+            for (const ExpertKind shared : {ExpertKind::plain, ExpertKind::exl3}) {
+                const MoeCase c = moe_case(rows, kind, shared);
+                tiled_conforms(
+                    [&](Rig& rig) { return Lists{run_moe(rig, c)}; },
+                    std::to_string(rows) + " rows, kind " + std::to_string(static_cast<int>(kind)),
+                    {0, 80});
+            }
 }
 
 TEST_F(Gemm, ExpertsOfOddSizesMatchTheReference) {

@@ -32,14 +32,8 @@ Status run_product(const Launch& l, Product& p) {
     const ProductShape shape =
         p.row_tiles ? ProductShape::rows64 : choose_shape(p.rows, p.col_tiles, l.info->sms);
     p.tile_rows = shape_rows(shape);
-    switch (p.codebook) {
-        case Codebook::mul1:
-            return product_wgmma<Codebook::mul1>(l, p, shape);
-        case Codebook::mcg:
-            return product_wgmma<Codebook::mcg>(l, p, shape);
-        default:
-            return product_wgmma<Codebook::three_inst>(l, p, shape);
-    }
+    return p.codebook == Codebook::mul1 ? product_wgmma_mul1(l, p, shape)
+                                        : product_wgmma_xor(l, p, shape);
 }
 
 // The distinct (n16, codebook) among some weights, in order of appearance.
@@ -124,34 +118,30 @@ Status linear_plain(const Launch& l, const LinearArgs& a, int row0, int rows) {
     for (int j = 0; j < a.n_jobs; ++j) {
         const LinearWeight& w = *a.jobs[j].weight;
         if (w.kind != LinearKind::plain) continue;
-        if (!p.x) {
-            Carve carve(l.scratch);
-            p.x_stride = up_to(w.in, 64);
-            auto* x = carve.take<__half>(static_cast<size_t>(rows * p.x_stride));
-            auto* unscale = carve.take<float>(static_cast<size_t>(rows));
-            if (carve.used() > l.scratch_bytes)
-                return Error{Code::internal, "gemm_linear: scratch"};
-            TERRACE_TRY(prep_plain(l, a.x.device_pointer() + row0 * a.x_stride, a.x_stride, rows,
-                                   w.in, x, p.x_stride, unscale));
-            p.x = x;
-            p.unscale = unscale;
-            p.rows = rows;
-            p.in = w.in;
-        }
-        p.w = w.plain;
-        p.out = w.out;
-        p.y = a.jobs[j].y.device_pointer() + row0 * a.jobs[j].y_stride;
-        p.y_stride = a.jobs[j].y_stride;
-        TERRACE_TRY(plain_product(l, p));
+        p.in = w.in;
+        p.jobs[p.n_jobs++] = {w.plain, w.out,
+                              a.jobs[j].y.device_pointer() + row0 * a.jobs[j].y_stride,
+                              a.jobs[j].y_stride};
     }
-    return {};
+    if (p.n_jobs == 0) return {};
+    p.rows = rows;
+    p.x_stride = up_to(p.in, 64);
+    Carve carve(l.scratch);
+    auto* x = carve.take<__half>(static_cast<size_t>(rows * p.x_stride));
+    auto* unscale = carve.take<float>(static_cast<size_t>(rows));
+    if (carve.used() > l.scratch_bytes) return Error{Code::internal, "gemm_linear: scratch"};
+    TERRACE_TRY(prep_plain(l, a.x.device_pointer() + row0 * a.x_stride, a.x_stride, rows, p.in, x,
+                           p.x_stride, unscale));
+    p.x = x;
+    p.unscale = unscale;
+    return plain_product(l, p);
 }
 
 // Scratch of a piece of experts.
 struct MoeScratch {
     int64_t slots = 0;
     RowTiles* tiles = nullptr;
-    int32_t *item_of_slot = nullptr, *slot_of_item = nullptr;
+    int32_t* slot_of_item = nullptr;
     float *gate_unscale = nullptr, *up_unscale = nullptr, *down_unscale = nullptr;
     __half *gate_x = nullptr, *up_x = nullptr, *down_x = nullptr;
     float *g = nullptr, *u = nullptr;
@@ -167,9 +157,8 @@ MoeScratch carve_moe(Carve& carve, int rows, int k, int n_experts, int hidden, i
     const int64_t used = std::min<int64_t>(n_experts + 1, items);
     s.slots = up_to(items + (kSlotAlign - 1) * used, kSlotAlign);
     const int64_t tiles = items / kExpertTileRows + used;
-    s.tiles = reinterpret_cast<RowTiles*>(carve.take<int32_t>(static_cast<size_t>(3 + 3 * tiles)));
+    s.tiles = reinterpret_cast<RowTiles*>(carve.take<int32_t>(static_cast<size_t>(2 + 3 * tiles)));
     const auto n = static_cast<size_t>(s.slots);
-    s.item_of_slot = carve.take<int32_t>(n);
     s.slot_of_item = carve.take<int32_t>(static_cast<size_t>(items));
     s.gate_unscale = carve.take<float>(n);
     s.up_unscale = carve.take<float>(n);
@@ -218,7 +207,6 @@ Status moe_piece(const Launch& l, const MoeArgs& a, const Contents& contents, in
     const MoeScratch s = carve_moe(carve, rows, a.k, a.table.n, a.hidden, width);
     if (carve.used() > l.scratch_bytes) return Error{Code::internal, "moe_prefill: scratch"};
     const float* x = a.x.device_pointer() + int64_t{row0} * a.hidden;
-    const int slots = static_cast<int>(s.slots);
     const ExpertWeights* experts = a.table.device.device_pointer();
     const ExpertWeights shared = a.shared ? *a.shared : ExpertWeights{};
 
@@ -229,7 +217,6 @@ Status moe_piece(const Launch& l, const MoeArgs& a, const Contents& contents, in
     items.n_experts = a.table.n;
     items.with_shared = a.shared != nullptr;
     items.tiles = s.tiles;
-    items.item_of_slot = s.item_of_slot;
     items.slot_of_item = s.slot_of_item;
     TERRACE_TRY(group_items(l, items));
 
@@ -244,7 +231,7 @@ Status moe_piece(const Launch& l, const MoeArgs& a, const Contents& contents, in
         plain.x_stride = from_stride;
         plain.y = to;
         plain.y_stride = to_stride;
-        return plain_experts(l, plain, slots);
+        return plain_experts(l, plain);
     };
     if (contents.plain[0]) TERRACE_TRY(run_plain(0, x, a.hidden, s.g, width));
     if (contents.plain[1]) TERRACE_TRY(run_plain(1, x, a.hidden, s.u, width));
@@ -362,14 +349,12 @@ Status gemm_linear(const Launch& l, const LinearArgs& a, int row0, int n_rows) {
 Status gemm_plain(const Launch& l, const PlainTensor& w, int in, int out, const __half* x,
                   int64_t x_stride, int rows, float* y, int64_t y_stride) {
     PlainProduct p;
-    p.w = w;
     p.in = in;
-    p.out = out;
     p.rows = rows;
     p.x = x;
     p.x_stride = x_stride;
-    p.y = y;
-    p.y_stride = y_stride;
+    p.n_jobs = 1;
+    p.jobs[0] = {w, out, y, y_stride};
     return plain_product(l, p);
 }
 

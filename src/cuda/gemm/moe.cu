@@ -70,38 +70,28 @@ __global__ void __launch_bounds__(kGroupThreads)
             for (int i = 0; i < n_tiles; ++i)
                 p.tiles->tiles[tile + i] = {e, slot + i * kExpertTileRows,
                                             min(kExpertTileRows, n - i * kExpertTileRows)};
-            for (int i = n; i < n_slots; ++i)
-                p.item_of_slot[slot + i] = -1;
         }
         __syncthreads();
     }
     if (tid == 0) {
         p.tiles->n_tiles = static_cast<int>(carry >> 32);
-        p.tiles->n_slots = static_cast<int>(carry & 0xffffffffu);
         p.tiles->shared_slot = count[p.n_experts];
     }
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
         if (expert[i] < 0) continue;
-        const int q = i * kGroupThreads + tid, slot = count[expert[i]] + rank[i];
-        p.slot_of_item[q] = slot;
-        p.item_of_slot[slot] = q;
+        p.slot_of_item[i * kGroupThreads + tid] = count[expert[i]] + rank[i];
     }
-    if (p.with_shared)
-        for (int r = tid; r < p.rows; r += kGroupThreads)
-            p.item_of_slot[count[p.n_experts] + r] = n_items + r;
 }
 
-// Computes: moe.h, plain_experts. Grid: slots; a warp per output.
+// Computes: moe.h, plain_experts. Grid: items; a warp per output.
 // Numerics: f32, lanes take every 32nd input, then a butterfly.
 __global__ void __launch_bounds__(256)
     plain_experts_kernel(const __grid_constant__ PlainExperts p,
                          const __grid_constant__ ExpertItems items) {
     pdl_wait();
-    const int slot = static_cast<int>(blockIdx.x);
-    if (slot >= items.tiles->n_slots) return;
-    const int item = items.item_of_slot[slot];
-    if (item < 0) return;
+    const int item = static_cast<int>(blockIdx.x);
+    const int64_t slot = slot_of(items, item);
     const ExpertWeights* e = item < items.rows * items.k ? p.experts + items.ids[item] : &p.shared;
     const LinearWeight& w = p.projection == 0 ? e->gate : p.projection == 1 ? e->up : e->down;
     if (w.kind != LinearKind::plain) return;
@@ -179,9 +169,10 @@ Status group_items(const Launch& l, const ExpertItems& p) {
                  static_cast<size_t>(p.n_experts + 1) * sizeof(int32_t), Start::overlapping, p);
 }
 
-Status plain_experts(const Launch& l, const PlainExperts& p, int slots) {
-    return start(l, "plain_experts", plain_experts_kernel, static_cast<unsigned>(slots), 256, 0,
-                 Start::overlapping, p, *p.items);
+Status plain_experts(const Launch& l, const PlainExperts& p) {
+    return start(l, "plain_experts", plain_experts_kernel,
+                 static_cast<unsigned>(item_count(*p.items)), 256, 0, Start::overlapping, p,
+                 *p.items);
 }
 
 Status sum_experts(const Launch& l, const ExpertSum& p) {

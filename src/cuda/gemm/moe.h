@@ -6,24 +6,29 @@
 
 namespace terrace::cuda {
 
-// Choice q = row * k + j is the j-th expert of a row. `item` of a slot: q, or rows * k + row for the
-// shared expert, or -1 for padding.
+// Item q = row * k + j is the j-th choice of a row, item rows * k + row its shared expert.
 struct ExpertItems {
     const int32_t* ids = nullptr;  // [rows][k]
     int32_t rows = 0, k = 0;
     int32_t n_experts = 0;
     bool with_shared = false;
     RowTiles* tiles = nullptr;        // out
-    int32_t* item_of_slot = nullptr;  // out
     int32_t* slot_of_item = nullptr;  // out, [rows * k]
 };
+__host__ __device__ inline int item_count(const ExpertItems& p) {
+    return p.rows * (p.k + (p.with_shared ? 1 : 0));
+}
+__device__ inline int slot_of(const ExpertItems& p, int item) {
+    const int n = p.rows * p.k;
+    return item < n ? p.slot_of_item[item] : p.tiles->shared_slot + item - n;
+}
 
 // Most choices of one group_items(): what a block keeps in registers.
 constexpr int kMaxChoices = 20 * 1024;
 
 Status group_items(const Launch& launch, const ExpertItems& items);
 
-// Plain projections of a slot, straight from f32 activations: slow, any sizes.
+// Plain projections of all items, straight from f32 activations: slow, any sizes.
 struct PlainExperts {
     const float* x = nullptr;  // gate, up: [rows][stride] by row; down: [slots][stride]
     int64_t x_stride = 0;
@@ -34,7 +39,7 @@ struct PlainExperts {
     float* y = nullptr;  // [slots][y_stride]
     int64_t y_stride = 0;
 };
-Status plain_experts(const Launch& launch, const PlainExperts& args, int slots);
+Status plain_experts(const Launch& launch, const PlainExperts& args);
 
 // y[r] = sum_j weights[r][j] * e[slot of (r, j)] (j ascending)
 //      + sigmoid(<x, gate>, or gate_dot[r]) * e[shared slot of r].

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "cuda/gemm/plain.h"
 
+#include <algorithm>
+
 #include "cuda/ptx/mma.cuh"
 #include "cuda/util/common.cuh"
 
@@ -12,15 +14,17 @@ constexpr int kStep = 32;    // inputs per step
 constexpr int kStride = 40;  // of a row in shared memory: 20 words, so that 8 rows meet 32 banks
 
 // Computes: plain.h, any sizes and types.
-// Grid and block: outputs x rows in tiles of 64 x 64; four warps with 16 outputs each.
+// Grid and block: outputs x rows in tiles of 64 x 64, x jobs; four warps with 16 outputs each.
 // Shared memory: 10 KiB. Traffic: weights once per 64 rows, rows once per 64 outputs.
 // Numerics: f16 operands (weights rounded), f32 sums in steps of 16 inputs, ascending.
-__global__ void __launch_bounds__(128) plain_any(const PlainProduct p) {
+__global__ void __launch_bounds__(128) plain_any(const __grid_constant__ PlainProduct p) {
     __shared__ __align__(16) __half w_tile[kTile * kStride];
     __shared__ __align__(16) __half x_tile[kTile * kStride];
     const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
     const int g = lane >> 2, t4 = lane & 3;
+    const PlainJob& job = p.jobs[blockIdx.z];
     const int out0 = static_cast<int>(blockIdx.x) * kTile;
+    if (out0 >= job.out) return;
     const int row0 = static_cast<int>(blockIdx.y) * kTile;
     pdl_wait();
     float acc[8][4] = {};
@@ -29,8 +33,8 @@ __global__ void __launch_bounds__(128) plain_any(const PlainProduct p) {
             const int r = i / kStep, k = i % kStep;
             const bool inside = k0 + k < p.in;
             const int64_t o = out0 + r, row = row0 + r;
-            w_tile[r * kStride + k] =
-                __float2half_rn(inside && o < p.out ? load_plain(p.w, o * p.in + k0 + k) : 0.0f);
+            w_tile[r * kStride + k] = __float2half_rn(
+                inside && o < job.out ? load_plain(job.w, o * p.in + k0 + k) : 0.0f);
             x_tile[r * kStride + k] =
                 inside && row < p.rows ? p.x[row * p.x_stride + k0 + k] : __float2half_rn(0.0f);
         }
@@ -55,19 +59,33 @@ __global__ void __launch_bounds__(128) plain_any(const PlainProduct p) {
         for (int r = 0; r < 4; ++r) {
             const int64_t row = row0 + 8 * j + 2 * t4 + (r & 1);
             const int o = out0 + 16 * warp + g + 8 * (r >> 1);
-            if (row < p.rows && o < p.out)
-                p.y[row * p.y_stride + o] = acc[j][r] * (p.unscale ? p.unscale[row] : 1.0f);
+            if (row < p.rows && o < job.out)
+                job.y[row * job.y_stride + o] = acc[j][r] * (p.unscale ? p.unscale[row] : 1.0f);
         }
 }
 
 }  // namespace
 
 Status plain_product(const Launch& l, const PlainProduct& p) {
-    if (l.info->cc == 90 && p.w.dtype == DType::f16 && p.in % 8 == 0)
-        return plain_product_wgmma(l, p);
+    // Jobs by kernel: f16 with and without shared inputs, all others.
+    PlainProduct kinds[3] = {p, p, p};
+    for (PlainProduct& k : kinds)
+        k.n_jobs = 0;
+    int widest = 0;
+    for (int j = 0; j < p.n_jobs; ++j) {
+        const PlainJob& job = p.jobs[j];
+        const bool fast = l.info->cc == 90 && job.w.dtype == DType::f16 && p.in % 8 == 0;
+        PlainProduct& k = kinds[!fast ? 2 : shares_inputs(p.in, job.out) ? 1 : 0];
+        k.jobs[k.n_jobs++] = job;
+        if (!fast) widest = std::max(widest, job.out);
+    }
+    for (int i = 0; i < 2; ++i)
+        if (kinds[i].n_jobs > 0) TERRACE_TRY(plain_product_wgmma(l, kinds[i]));
+    if (kinds[2].n_jobs == 0) return {};
     const auto tiles = [](int n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
-    return start(l, "plain_any", plain_any, dim3(tiles(p.out), tiles(p.rows)), 128, 0,
-                 Start::overlapping, p);
+    return start(l, "plain_any", plain_any,
+                 dim3(tiles(widest), tiles(p.rows), static_cast<unsigned>(kinds[2].n_jobs)), 128, 0,
+                 Start::overlapping, kinds[2]);
 }
 
 }  // namespace terrace::cuda

@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     prep_experts_in_kernel(const __grid_constant__ PrepExperts p,
                            const __grid_constant__ ExpertItems items, int per_block) {
     __shared__ const f16* suh[kItemsPerBlock][2];
-    __shared__ int slot_of[kItemsPerBlock];
+    __shared__ int slots[kItemsPerBlock];
     __shared__ float maxima[2][2][32];
     const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
     const int warps = static_cast<int>(blockDim.x) >> 5;
@@ -195,19 +195,19 @@ __global__ void __launch_bounds__(kMaxThreads)
         const LinearWeight& w = tid & 1 ? e->up : e->gate;
         suh[tid >> 1][tid & 1] = w.kind == LinearKind::exl3 ? w.exl3.suh : nullptr;
         if ((tid & 1) == 0)
-            slot_of[tid >> 1] = j == items.k ? items.tiles->shared_slot + r : items.slot_of_item[q];
+            slots[tid >> 1] = j == items.k ? items.tiles->shared_slot + r : items.slot_of_item[q];
     }
     const float* row = p.x + static_cast<int64_t>(r) * p.hidden;
     const int in = (p.hidden + 127) / 128 * 128;
-    __half* const to[2] = {p.gate_x, p.up_x};
-    float* const unscale[2] = {p.gate_unscale, p.up_unscale};
     const auto read8 = [&](int i, float* v) { load8(row, i, p.hidden, v); };
     __syncthreads();
     if (in > 16 * static_cast<int>(blockDim.x)) {
-        for (int j = 0; j < 2 * n; ++j)
-            if (suh[j >> 1][j & 1])
-                encode_row(read8, in, suh[j >> 1][j & 1], to[j & 1], p.slots, slot_of[j >> 1],
-                           unscale[j & 1]);
+        for (int j = 0; j < n; ++j) {
+            if (suh[j][0])
+                encode_row(read8, in, suh[j][0], p.gate_x, p.slots, slots[j], p.gate_unscale);
+            if (suh[j][1])
+                encode_row(read8, in, suh[j][1], p.up_x, p.slots, slots[j], p.up_unscale);
+        }
         return;
     }
     const int i = first_element(tid);
@@ -239,13 +239,14 @@ __global__ void __launch_bounds__(kMaxThreads)
             if (!suh[j][s]) continue;
             const int e =
                 scale_exponent(warp_max(lane < warps ? maxima[j & 1][s][lane] : 0.0f), kTop);
-            if (i < in) store16(v[s], power_of_two(e), to[s], p.slots, slot_of[j], i);
-            if (tid == 0) unscale[s][slot_of[j]] = power_of_two(-e - 7);
+            if (i < in)
+                store16(v[s], power_of_two(e), s == 0 ? p.gate_x : p.up_x, p.slots, slots[j], i);
+            if (tid == 0) (s == 0 ? p.gate_unscale : p.up_unscale)[slots[j]] = power_of_two(-e - 7);
         }
     }
 }
 
-// Computes: the down projection's activations, `per_block` slots by one block, 16 elements a thread.
+// Computes: the down projection's activations, `per_block` items by one block, 16 elements a thread.
 __global__ void __launch_bounds__(kMaxThreads)
     prep_experts_down_kernel(const __grid_constant__ PrepExperts p,
                              const __grid_constant__ ExpertItems items, int per_block,
@@ -254,13 +255,13 @@ __global__ void __launch_bounds__(kMaxThreads)
     const int tid = static_cast<int>(threadIdx.x), lane = tid & 31;
     const int local = tid / threads_per_slot;
     const int i = first_element(tid - local * threads_per_slot);
-    const int slot = static_cast<int>(blockIdx.x) * per_block + local;
+    const int item = static_cast<int>(blockIdx.x) * per_block + local;
     if (tid < kMaxThreads / 8) maxima[tid] = 0;
     pdl_wait();
-    const int item =
-        local < per_block && slot < items.tiles->n_slots ? items.item_of_slot[slot] : -1;
     const ExpertWeights* e = nullptr;
-    if (item >= 0) e = item < items.rows * items.k ? p.experts + items.ids[item] : &p.shared;
+    if (local < per_block && item < item_count(items))
+        e = item < items.rows * items.k ? p.experts + items.ids[item] : &p.shared;
+    const int slot = e ? slot_of(items, item) : 0;
     float* g = p.g + static_cast<int64_t>(slot) * p.width;
     const float* u = p.u + static_cast<int64_t>(slot) * p.width;
     const bool gated = e && p.fused && e->gate.kind == LinearKind::exl3;
@@ -276,9 +277,9 @@ __global__ void __launch_bounds__(kMaxThreads)
             v[j] = siluf(v[j]) * b[j];
     };
     if (e && !encode && !gated)
-        for (int j = i; j < i + 128; ++j)  // this thread's 16 elements
-            if (((j - i) & 63) < 8 && j < n) g[j] = siluf(g[j]) * u[j];
-    if (16 * threads_per_slot > 16 * kMaxThreads) {  // one slot, one block
+        for (int j = tid - local * threads_per_slot; j < n; j += min(threads_per_slot, kMaxThreads))
+            g[j] = siluf(g[j]) * u[j];
+    if (threads_per_slot > kMaxThreads) {  // one slot, one block
         if (encode)
             encode_row(read8, e->down.exl3.in, e->down.exl3.suh, p.down_x, p.slots, slot,
                        p.down_unscale);
@@ -340,7 +341,7 @@ Status prep_experts_down(const Launch& l, const PrepExperts& a) {
     const int each = (a.width + 127) / 128 * 8;
     const int per_block = std::max(1, 320 / each);
     return start(l, "prep_experts_down", prep_experts_down_kernel,
-                 static_cast<unsigned>((a.slots + per_block - 1) / per_block),
+                 static_cast<unsigned>((item_count(*a.items) + per_block - 1) / per_block),
                  static_cast<unsigned>(std::min(kMaxThreads, (per_block * each + 31) / 32 * 32)), 0,
                  Start::overlapping, a, *a.items, per_block, each);
 }

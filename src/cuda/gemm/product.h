@@ -29,7 +29,6 @@ struct RowTile {
 // Device memory, written by the grouping kernel.
 struct RowTiles {
     int32_t n_tiles;
-    int32_t n_slots;
     int32_t shared_slot;  // row r's slot of the shared expert is shared_slot + r
     RowTile tiles[1];     // [n_tiles]
 };
@@ -70,8 +69,8 @@ struct Product {
 };
 
 // sm_90a: wgmma, tiles of shape_rows(shape) rows.
-template <Codebook C>
-Status product_wgmma(const Launch& launch, const Product& product, ProductShape shape);
+Status product_wgmma_mul1(const Launch& launch, const Product& product, ProductShape shape);
+Status product_wgmma_xor(const Launch& launch, const Product& product, ProductShape shape);
 
 // Any GPU from sm_80 on: mma.sync. Tiles of 64 rows.
 Status product_sync(const Launch& launch, const Product& product);

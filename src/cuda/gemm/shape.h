@@ -6,28 +6,42 @@
 
 namespace terrace::cuda {
 
-enum class ProductShape : uint8_t { rows64, rows128, rows256 };
+enum class ProductShape : uint8_t { rows64, rows128, rows160, rows256 };
 
 constexpr int shape_rows(ProductShape s) {
-    return s == ProductShape::rows64 ? 64 : s == ProductShape::rows128 ? 128 : 256;
+    return s == ProductShape::rows64    ? 64
+           : s == ProductShape::rows128 ? 128
+           : s == ProductShape::rows160 ? 160
+                                        : 256;
 }
 
-// Clocks of one multiprocessor for 64 inputs of a tile: decoding 128 outputs costs about as much as
-// multiplying 96 rows, so that a small tile takes longer per row.
-constexpr int step_clocks(ProductShape s) {
-    return s == ProductShape::rows64 ? 400 : s == ProductShape::rows128 ? 600 : 1100;
+// Time of `tiles` equal tiles on `sms` multiprocessors, in nanoseconds per 64 inputs, as measured on
+// an H200. Decoding 128 outputs takes as long as multiplying 100 rows or so, which is why large
+// tiles are better, but for what they waste on the last wave. Small ones run in pairs.
+constexpr int64_t shape_time(ProductShape s, int64_t tiles, int64_t sms) {
+    const auto waves = [tiles](int64_t slots) { return (tiles + slots - 1) / slots; };
+    switch (s) {
+        case ProductShape::rows64:
+            return tiles <= sms ? 530 : 820 * waves(2 * sms);
+        case ProductShape::rows128:
+            return 680 * waves(sms);
+        case ProductShape::rows160:
+            return 750 * waves(sms);
+        default:
+            return 960 * waves(sms);
+    }
 }
 
-// The shape with the shortest longest multiprocessor, for rows x col_tiles * 128 outputs.
+// The fastest shape for rows x col_tiles * 128 outputs.
 constexpr ProductShape choose_shape(int64_t rows, int64_t col_tiles, int64_t sms) {
     ProductShape best = ProductShape::rows64;
-    int64_t best_clocks = INT64_MAX;
-    for (const ProductShape s :
-         {ProductShape::rows64, ProductShape::rows128, ProductShape::rows256}) {
+    int64_t best_time = INT64_MAX;
+    for (const ProductShape s : {ProductShape::rows64, ProductShape::rows128, ProductShape::rows160,
+                                 ProductShape::rows256}) {
         const int64_t tiles = (rows + shape_rows(s) - 1) / shape_rows(s) * col_tiles;
-        const int64_t clocks = (tiles + sms - 1) / sms * step_clocks(s);
-        if (clocks < best_clocks) {
-            best_clocks = clocks;
+        const int64_t time = shape_time(s, tiles, sms);
+        if (time < best_time) {
+            best_time = time;
             best = s;
         }
     }

@@ -34,6 +34,15 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
 }
 
 #if __CUDA_ARCH__ >= 900
+// True in one lane of a converged warp. Unlike a test of the lane's number it tells the compiler that
+// the lane is alone, so that addresses of copies need no loop over lanes.
+__device__ __forceinline__ bool elect_lane() {
+    uint32_t elected;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(elected));
+    return elected != 0;
+}
+
 __device__ __forceinline__ void mbarrier_init(uint32_t bar, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }

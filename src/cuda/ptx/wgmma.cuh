@@ -14,11 +14,18 @@ namespace terrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Operand at a 1024-byte aligned address; plus 2 per 16 steps of k.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t smem) {
+// Operand at a 1024-byte aligned address; plus 2 per 16 steps of k. The upper word is the same for
+// all, so that counting on the lower one is 32-bit arithmetic.
+__device__ __forceinline__ uint32_t wgmma_operand_low(uint32_t smem) {
+    return (1u << 16) | ((smem & 0x3ffffu) >> 4);
+}
+__device__ __forceinline__ uint64_t wgmma_operand_of(uint32_t low) {
     constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
     constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
-    return kSwizzle128 | kEightRows | (uint64_t{1} << 16) | ((smem & 0x3ffffu) >> 4);
+    return kSwizzle128 | kEightRows | low;
+}
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t smem) {
+    return wgmma_operand_of(wgmma_operand_low(smem));
 }
 
 // Registers per thread of the calling warpgroup, a multiple of 8; all its warps call it.
@@ -86,6 +93,18 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t (&a)[4], ui
         "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
         : TERRACE_ACC8(0), TERRACE_ACC8(8), TERRACE_ACC8(16), TERRACE_ACC8(24),
           TERRACE_ACC8(32), TERRACE_ACC8(40), TERRACE_ACC8(48), TERRACE_ACC8(56)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void wgmma(float (&d)[80], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" TERRACE_TEN(1) TERRACE_TEN(2)
+        TERRACE_TEN(3) TERRACE_TEN(4) TERRACE_TEN(5) TERRACE_TEN(6) TERRACE_TEN(7)
+        "}, {%80, %81, %82, %83}, %84, p, 1, 1, 0;\n}"
+        : TERRACE_ACC8(0), TERRACE_ACC8(8), TERRACE_ACC8(16), TERRACE_ACC8(24),
+          TERRACE_ACC8(32), TERRACE_ACC8(40), TERRACE_ACC8(48), TERRACE_ACC8(56),
+          TERRACE_ACC8(64), TERRACE_ACC8(72)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t (&a)[4], uint64_t b) {
