@@ -73,7 +73,7 @@ void gated_delta_net(Gpu& gpu) {
         int seqs, rows;
     };
     for (const Shape& c :
-         std::vector<Shape>{{1, 1}, {4, 1}, {16, 1}, {1, 4}, {1, 64}, {1, 2048}, {8, 256}}) {
+         std::vector<Shape>{{1, 1}, {4, 1}, {16, 1}, {1, 4}, {1, 2048}, {8, 256}, {1, 64}}) {
         const Step step(gpu, c.seqs, c.rows, kSlots);
         const auto rows = static_cast<size_t>(step.rows.n_rows);
         a.qkv = gpu.random_floats(rows * kChannels);

@@ -14,20 +14,20 @@ constexpr int kDim = 128;
 // Rows of tiles are stored as they lie in shared memory, longer than their data, so that a bulk
 // copy brings a tile whole and 8 neighbouring rows meet all banks.
 constexpr int kWideStride = kDim + 8;   // f16 rows of 128
-constexpr int kPairStride = kRows + 8;  // rows of 64: f16 of the token pairs, f32 of U^T
+constexpr int kPairStride = kRows + 8;  // rows of 64: f16 of token pairs, f32 of V^T
 constexpr int kWideTile = kRows * kWideStride;
 constexpr int kPairTile = kRows * kPairStride;
-constexpr int kUTile = kDim * kPairStride;
-constexpr int kGates = 2 * kRows;
+constexpr int kValueTile = kDim * kPairStride;
+constexpr int kGates = 3 * kRows;
 
-// What the prepare launch leaves for the walk, per tile of 64 rows of a sequence.
+// What the prepare launch leaves for the walk, per tile of 64 rows of a sequence. T = (I + A)^-1.
 struct Tiles {
     __half* q = nullptr;     // [tile][k head][64][kWideStride], normalised, times 1 / sqrt(128)
     __half* k = nullptr;     // the same, normalised
-    __half* w = nullptr;     // [tile][v head][64][kWideStride]
-    __half* p = nullptr;     // [tile][v head][64][kPairStride]: <q_i, k_j> D_ij, 0 for j > i
-    float* u = nullptr;      // [tile][v head][128][kPairStride]: U transposed
-    float* gates = nullptr;  // [tile][v head]: exp(G_i), then exp(G_last - G_i)
+    __half* t = nullptr;     // [tile][v head][64][kPairStride]
+    __half* p = nullptr;     // the same: <q_i, k_j> D_ij, 0 for j > i
+    float* v = nullptr;      // [tile][v head][128][kPairStride]: beta V, transposed
+    float* gates = nullptr;  // [tile][v head]: exp(G_i), exp(G_last - G_i), beta_i exp(G_i)
 };
 
 // Two f16 whose sum is x to 22 bits, of a pair of neighbouring numbers.
@@ -47,8 +47,7 @@ __device__ __forceinline__ Split split(float x, float y) {
 // the next; so two neighbouring c tiles are an a operand.
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -14,9 +14,9 @@ chunk::Tiles take_tiles(Carve& carve, int n, int k_heads, int v_heads) {
     chunk::Tiles t;
     t.q = carve.take<__half>(of(k_heads) * chunk::kWideTile);
     t.k = carve.take<__half>(of(k_heads) * chunk::kWideTile);
-    t.w = carve.take<__half>(of(v_heads) * chunk::kWideTile);
+    t.t = carve.take<__half>(of(v_heads) * chunk::kPairTile);
     t.p = carve.take<__half>(of(v_heads) * chunk::kPairTile);
-    t.u = carve.take<float>(of(v_heads) * chunk::kUTile);
+    t.v = carve.take<float>(of(v_heads) * chunk::kValueTile);
     t.gates = carve.take<float>(of(v_heads) * chunk::kGates);
     return t;
 }

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "cuda/recurrent/gdn.h"
 #include "cuda/recurrent/gdn_chunk.cuh"
+#include "cuda/recurrent/gdn_taps.cuh"
 
 namespace terrace::cuda {
 namespace {
@@ -10,18 +11,20 @@ namespace {
 using namespace chunk;  // NOLINT: this file is its implementation
 
 constexpr int kThreads = 256;
-constexpr int kTaps = 3;
 constexpr int kRowStride = kDim + 8;  // f32 rows in shared memory: pairs of 4 rows meet all banks
 constexpr int kSquareStride = kRows + 4;
 
+constexpr int kHeads = 3;  // value heads that are worked on together
+
 struct Shared {
-    float k[kRows][kRowStride];
     union {
-        float q[kRows][kRowStride];
-        float a[kRows][kSquareStride];  // A transposed, when q has been used
+        struct {
+            float q[kRows][kRowStride], k[kRows][kRowStride];
+        };
+        float a[kHeads][kRows][kSquareStride];  // A transposed, when q and k have been used
     };
     float kk[kRows][kSquareStride], qk[kRows][kSquareStride];
-    float decay[kRows], exp_decay[kRows], beta[kRows];  // G, exp(G)
+    float decay[kHeads][kRows], beta[kHeads][kRows];  // G, beta
 };
 
 // Inputs of a channel's convolution: 64 rows behind three earlier ones, zero beyond the tile.
@@ -32,7 +35,7 @@ struct Channel {
 
     __device__ float earlier(int j) const {
         const int at = done - kTaps + j;
-        return at < 0 ? past[int64_t{kTaps + at} * channels] : u[int64_t{at} * channels];
+        return *(at < 0 ? past + int64_t{kTaps + at} * channels : u + int64_t{at} * channels);
     }
     __device__ float now(int i) const {
         return i < n_rows ? u[int64_t{done + i} * channels] : 0.0f;
@@ -44,9 +47,11 @@ struct Channel {
     }
 };
 
+// Fast exponential and division: a few units in the last place.
 __device__ __forceinline__ float convolve(const float (&w)[kTaps + 1], float x0, float x1, float x2,
                                           float x3) {
-    return siluf(fmaf(w[3], x3, fmaf(w[2], x2, fmaf(w[1], x1, w[0] * x0))));
+    const float y = fmaf(w[3], x3, fmaf(w[2], x2, fmaf(w[1], x1, w[0] * x0)));
+    return __fdividef(y, 1.0f + __expf(-y));
 }
 
 // a operand of 16 rows x 16 columns of f32 rows in shared memory, as two f16 each.
@@ -96,18 +101,18 @@ __device__ __forceinline__ void pair_products(Shared& m, int warp, int lane) {
         }
 }
 
-// G, exp(G) and beta of a value head; a warp, two rows per lane.
-__device__ __forceinline__ void gates(Shared& m, const GdnArgs& a, const SeqTile& t, int h,
-                                      int lane, float* out) {
+// G and beta of a value head; a warp, two rows per lane.
+__device__ __forceinline__ void gates(float* decay, float* beta, const GdnArgs& a, const SeqTile& t,
+                                      int h, int lane, float* out) {
     const float rate = -expf(load_plain(a.a_log, h)), bias = load_plain(a.dt_bias, h);
-    float g[2];
+    float g[2], b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int row = 2 * lane + i;
         const int64_t at = int64_t{t.row0 + row} * a.v_heads + h;
         const bool there = row < t.n_rows;
         g[i] = there ? rate * softplusf(a.a.device_pointer()[at] + bias) : 0.0f;
-        m.beta[row] = there ? sigmoidf(a.b.device_pointer()[at]) : 0.0f;
+        b[i] = there ? sigmoidf(a.b.device_pointer()[at]) : 0.0f;
     }
     float upto = g[0] + g[1];
 #pragma unroll
@@ -120,19 +125,45 @@ __device__ __forceinline__ void gates(Shared& m, const GdnArgs& a, const SeqTile
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int row = 2 * lane + i;
-        m.decay[row] = both[i];
-        m.exp_decay[row] = expf(both[i]);
+        decay[row] = both[i];
+        beta[row] = b[i];
         out[row] = expf(both[i]);
         out[kRows + row] = expf(fminf(last - both[i], 0.0f));
+        out[2 * kRows + row] = b[i] * expf(both[i]);
     }
 }
 
-// Computes q, k, W, U, P and the gates of a chunk (model spec 3.6, chunk form) for a k head and its
-// value heads, and moves the convolution state on where no row of the sequence is decoded.
+// Column `column` of (I + A)^-1, A strictly lower and given transposed; columns from kFirst on have
+// zeros above row kFirst. A thread per column: each row's unknown, once known, leaves all later rows.
+template <int kFirst>
+__device__ __forceinline__ void invert(const float (*a)[kSquareStride], int column, __half* out) {
+    float x[kRows - kFirst];
+#pragma unroll
+    for (int i = kFirst; i < kRows; ++i)
+        x[i - kFirst] = i == column ? 1.0f : 0.0f;
+#pragma unroll
+    for (int j = kFirst; j < kRows - 1; ++j)
+#pragma unroll
+        for (int i4 = (j + 1) / 4 * 4; i4 < kRows; i4 += 4) {
+            const float4 v = *reinterpret_cast<const float4*>(&a[j][i4]);
+            const float m = -x[j - kFirst];
+            float* to = x + i4 - kFirst;
+            if (i4 > j) to[0] = fmaf(v.x, m, to[0]);
+            if (i4 + 1 > j) to[1] = fmaf(v.y, m, to[1]);
+            if (i4 + 2 > j) to[2] = fmaf(v.z, m, to[2]);
+            if (i4 + 3 > j) to[3] = fmaf(v.w, m, to[3]);
+        }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+        out[i * kPairStride + column] = __float2half_rn(i < kFirst ? 0.0f : x[max(i - kFirst, 0)]);
+}
+
+// Computes q, k, T, P, beta V and the gates of a chunk (model spec 3.6, chunk form) for a k head and
+// its value heads, and moves the convolution state on where no row of the sequence is decoded.
 // Grid: (k heads, tiles). Shared memory: Shared.
-// Traffic: u once, a tile's results once: about 180 KiB per chunk and k head.
-// Numerics: fp32; products of q and k as f16 pairs; (I + A) X = B column by column in fp32, a thread
-// each; W, P, q and k are rounded to f16.
+// Traffic: u once, a tile's results once: about 210 KiB per chunk and k head.
+// Numerics: fp32; products of q and k as f16 pairs; T column by column in fp32; T, P, q and k are
+// rounded to f16 at the end.
 __global__ void __launch_bounds__(kThreads, 2) prepare_kernel(GdnArgs a, Tiles out, int tile0) {
     extern __shared__ __align__(16) unsigned char smem[];
     Shared& m = *reinterpret_cast<Shared*>(smem);
@@ -151,24 +182,24 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_kernel(GdnArgs a, Tiles o
             a.conv_state.device_pointer() + int64_t{tile.seq.slot} * kTaps * channels + c, channels,
             tile.row0 - tile.seq.row0, tile.n_rows};
     };
-    const auto taps = [&](float(&w)[kTaps + 1], int c) {
-#pragma unroll
-        for (int j = 0; j <= kTaps; ++j)
-            w[j] = load_plain(a.conv, int64_t{c} * (kTaps + 1) + j);
-    };
-
     {
         const int c = (t < kDim ? kh : a.k_heads + kh) * kDim + (t & (kDim - 1));
         const Channel ch = channel(c);
         float w[kTaps + 1];
-        taps(w, c);
+        load_taps(a.conv, c, w);
         float x0 = ch.earlier(0), x1 = ch.earlier(1), x2 = ch.earlier(2);
         float* to = t < kDim ? &m.q[0][t] : &m.k[0][t - kDim];
-#pragma unroll 16
-        for (int i = 0; i < kRows; ++i) {
-            const float now = ch.now(i);
-            to[i * kRowStride] = i < tile.n_rows ? convolve(w, x0, x1, x2, now) : 0.0f;
-            x0 = x1, x1 = x2, x2 = now;
+        for (int i = 0; i < kRows; i += 32) {
+            float u[32];  // all on their way before the first is stored
+#pragma unroll
+            for (int j = 0; j < 32; ++j)
+                u[j] = ch.now(i + j);
+#pragma unroll
+            for (int j = 0; j < 32; ++j) {
+                to[(i + j) * kRowStride] =
+                    i + j < tile.n_rows ? convolve(w, x0, x1, x2, u[j]) : 0.0f;
+                x0 = x1, x1 = x2, x2 = u[j];
+            }
         }
         if (moves) ch.move_on(tile.seq.n_rows);
     }
@@ -190,78 +221,73 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_kernel(GdnArgs a, Tiles o
     }
     __syncthreads();
     pair_products(m, warp, lane);
+    __syncthreads();  // A takes the place of q and k
 
-    for (int g = 0; g < group; ++g) {
-        const int h = kh * group + g;
-        const int64_t head_tile = slab_tile * a.v_heads + h;
-        __syncthreads();  // the products are there, and A of the head before has been used
-        if (warp == 0) gates(m, a, tile, h, lane, out.gates + head_tile * kGates);
-        float x[kRows];
-        const int c = 2 * a.k_heads * kDim + h * kDim + t;  // of a value, for the first threads
-        float w[kTaps + 1], x0 = 0.0f, x1 = 0.0f, x2 = 0.0f;
-        if (t < kDim) {
+    for (int g0 = 0; g0 < group; g0 += kHeads) {
+        const int heads = min(kHeads, group - g0), h0 = kh * group + g0;
+        const int64_t head_tile = slab_tile * a.v_heads + h0;
+        if (warp < heads)
+            gates(m.decay[warp], m.beta[warp], a, tile, h0 + warp, lane,
+                  out.gates + (head_tile + warp) * kGates);
+        __syncthreads();  // the gates and the products are there, and A of heads before is used
+        for (int e = t; e < heads * kRows * kRows; e += kThreads) {
+            const int g = e / (kRows * kRows), i = e / kRows % kRows, j = e % kRows;
+            __half* p = out.p + (head_tile + g) * kPairTile + i * kPairStride + j;
+            if (j > i) {
+                *p = __half{};
+                continue;
+            }
+            const float d = __expf(m.decay[g][i] - m.decay[g][j]);
+            m.a[g][j][i] = m.beta[g][i] * m.kk[i][j] * d;
+            *p = __float2half_rn(m.qk[i][j] * d);
+        }
+        __syncthreads();
+        // Warps 0 to 5 invert, two per head: the columns of its first half take three times as long
+        // as those of its second. The values' 32-channel parts go to the other warps.
+        if (warp < 2 * heads) {
+            __half* to = out.t + (head_tile + warp / 2) * kPairTile;
+            if (warp % 2 == 0)
+                invert<0>(m.a[warp / 2], lane, to);
+            else
+                invert<kRows / 2>(m.a[warp / 2], kRows / 2 + lane, to);
+        }
+        const auto values = [&](int part) {
+            const int g = part / 4, d = part % 4 * 32 + lane;
+            if (g >= heads) return;
+            const int c = 2 * a.k_heads * kDim + (h0 + g) * kDim + d;
             const Channel ch = channel(c);
-            taps(w, c);
-            x0 = ch.earlier(0), x1 = ch.earlier(1), x2 = ch.earlier(2);
-            // Opaque: 64 multiples of the stride would be kept in registers for all heads.
-            int64_t stride = channels;
-            asm volatile("" : "+l"(stride));
-            const float* from = ch.u + ch.done * stride;
+            float w[kTaps + 1];
+            load_taps(a.conv, c, w);
+            float x0 = ch.earlier(0), x1 = ch.earlier(1), x2 = ch.earlier(2);
+            float* to = out.v + (head_tile + g) * kValueTile + d * kPairStride;
+            for (int i = 0; i < kRows; i += 32) {
+                float u[32];
 #pragma unroll
-            for (int i = 0; i < kRows; ++i, from += stride)
-                x[i] = i < tile.n_rows ? *from : 0.0f;
+                for (int k = 0; k < 32; ++k)
+                    u[k] = ch.now(i + k);
+#pragma unroll
+                for (int k = 0; k < 32; k += 4) {
+                    const float4 beta = *reinterpret_cast<const float4*>(&m.beta[g][i + k]);
+                    float4 y;
+                    y.x = beta.x * convolve(w, x0, x1, x2, u[k]);
+                    y.y = beta.y * convolve(w, x1, x2, u[k], u[k + 1]);
+                    y.z = beta.z * convolve(w, x2, u[k], u[k + 1], u[k + 2]);
+                    y.w = beta.w * convolve(w, u[k], u[k + 1], u[k + 2], u[k + 3]);
+                    *reinterpret_cast<float4*>(to + i + k) = y;
+                    x0 = u[k + 1], x1 = u[k + 2], x2 = u[k + 3];
+                }
+            }
             if (moves) ch.move_on(tile.seq.n_rows);
+        };
+        static_assert(kHeads == 3 && kThreads == 256);
+        if (warp >= 6) {
+            for (int part = warp - 6; part < 6; part += 2)
+                values(part);
+        } else if (warp % 2 == 1) {
+            values(6 + warp / 2);
+            values(9 + warp / 2);
         }
-        __syncthreads();
-        for (int e = t; e < kRows * kRows; e += kThreads) {
-            const int i = e / kRows, j = e % kRows;
-            const float d = j <= i ? expf(m.decay[i] - m.decay[j]) : 0.0f;
-            m.a[j][i] = j < i ? m.beta[i] * m.kk[i][j] * d : 0.0f;
-            out.p[head_tile * kPairTile + i * kPairStride + j] =
-                __float2half_rn(j <= i ? m.qk[i][j] * d : 0.0f);
-        }
-        __syncthreads();
-        if (t < kDim) {
-#pragma unroll
-            for (int i = kRows - 1; i >= 0; --i) {
-                x[i] = m.beta[i] * convolve(w,
-                                            i >= 3   ? x[i - 3]
-                                            : i == 2 ? x2
-                                            : i == 1 ? x1
-                                                     : x0,
-                                            i >= 2   ? x[i - 2]
-                                            : i == 1 ? x2
-                                                     : x1,
-                                            i >= 1 ? x[i - 1] : x2, x[i]);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < kRows; ++i) {
-                x[i] = m.beta[i] * m.exp_decay[i] * m.k[i][t - kDim];
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < kRows - 1; ++j) {
-#pragma unroll
-            for (int i4 = (j + 1) / 4 * 4; i4 < kRows; i4 += 4) {
-                const float4 v = *reinterpret_cast<const float4*>(&m.a[j][i4]);
-                if (i4 > j) x[i4] = fmaf(-v.x, x[j], x[i4]);
-                if (i4 + 1 > j) x[i4 + 1] = fmaf(-v.y, x[j], x[i4 + 1]);
-                if (i4 + 2 > j) x[i4 + 2] = fmaf(-v.z, x[j], x[i4 + 2]);
-                if (i4 + 3 > j) x[i4 + 3] = fmaf(-v.w, x[j], x[i4 + 3]);
-            }
-        }
-        if (t < kDim) {
-            auto* to = reinterpret_cast<float4*>(out.u + head_tile * kUTile + t * kPairStride);
-#pragma unroll
-            for (int i = 0; i < kRows; i += 4)
-                to[i / 4] = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
-        } else {
-            __half* to = out.w + head_tile * kWideTile + t - kDim;
-#pragma unroll
-            for (int i = 0; i < kRows; ++i)
-                to[i * kWideStride] = __float2half_rn(x[i]);
-        }
+        __syncthreads();  // beta and A are written again
     }
 }
 

@@ -1,7 +1,10 @@
 // Gated delta net, recurrent form: decay, error, rank-one update, read-out, gated RMS norm, row after
 // row of a sequence.
 // SPDX-License-Identifier: MIT
+#include <type_traits>
+
 #include "cuda/recurrent/gdn.h"
+#include "cuda/recurrent/gdn_taps.cuh"
 #include "cuda/util/async.cuh"
 #include "cuda/util/common.cuh"
 
@@ -66,106 +69,132 @@ __global__ void recur_kernel(GdnArgs a, const float* y, int channels) {
 // ---- 128 x 128, four taps: from the projections to the output in one launch
 
 constexpr int kDim = 128;
-constexpr int kSlices = 4;  // blocks of a value head, a cluster
-constexpr int kColumns = kDim / kSlices;
-constexpr int kStateThreads = 256;                // 4 columns x 4 rows of the slice's state each
-constexpr int kStepThreads = kStateThreads + 32;  // and a warp for the slice's values and output
-constexpr int kTaps = 3;
+constexpr int kGroups = 16;                 // of threads, by rows of the state
+constexpr int kStateRows = kDim / kGroups;  // of a thread
 
-// Computes the decoded rows of a sequence for a slice of a value head's columns.
-// Grid: (value heads x slices, sequences). Every block convolves its head's q and k again: they are
-// 256 of 10240 channels.
-// Shared memory: q, k, v of the rows, sums across warps.
-// Traffic: the state in and out once; asked for into the L2 cache before the projections are done.
+// A value head is one block's, or a cluster's of four that own 32 columns each: faster alone, slower
+// among many. Both add up in the same order, so the choice changes no bit.
+template <int kSlices>
+struct StepShape {
+    static constexpr int kColumns = kDim / kSlices;
+    static constexpr int kPer = kSlices == 1 ? 4 : 2;  // neighbouring columns of a thread
+    static constexpr int kLanes = kColumns / kPer;     // threads of a group
+    static constexpr int kStateThreads = kGroups * kLanes;
+    static constexpr int kThreads = kSlices == 1 ? kStateThreads : kStateThreads + kColumns;
+    static constexpr int kFirstOut = 2 * kDim;  // threads that convolve v and write the output
+    static constexpr int kFirstGate = kSlices == 1 ? 3 * kDim : kFirstOut;
+};
+template <int N>
+struct alignas(4 * N) Columns {
+    float v[N];
+};
+
+// Computes the decoded rows of a sequence for the columns of a slice of a value head.
+// Grid: (value heads x slices, sequences). Every block convolves its q/k head again.
+// Shared memory: q, k, v of the rows, sums across groups.
+// Traffic: the state in and out once, in registers meanwhile; asked for into the L2 cache before the
+// projections are done.
 // Numerics: fp32. o = decay * q.S + (q.k) * err, so that one pass over the old state gives both the
-// error and the output; sums over a thread's 4 rows of the state, its lanes, then warps in order.
+// error and the output; sums over a group's 8 rows of the state, then groups, in order.
 // Convolution state: the last block that has read a q/k head's part of it writes the new one.
-__global__ void __cluster_dims__(kSlices, 1, 1) __launch_bounds__(kStepThreads)
-    step_kernel(GdnArgs a, uint32_t* counters) {
+template <int kSlices>
+__global__ void __cluster_dims__(kSlices, 1, 1)
+    __launch_bounds__(StepShape<kSlices>::kThreads, kSlices == 1 ? 2 : 3)
+        step_kernel(GdnArgs a, uint32_t* counters) {
+    using Shape = StepShape<kSlices>;
+    using Part = Columns<Shape::kPer>;
     __shared__ __align__(16) float q[kDecodeRows][kDim], k[kDecodeRows][kDim];
-    __shared__ __align__(16) float v[kDecodeRows][kColumns];
-    __shared__ __align__(16) float sums[2][kStateThreads / 32][kColumns];  // k.S, q.S
-    __shared__ float decays[kDecodeRows], betas[kDecodeRows];
-    __shared__ float squares[2][kSlices];
+    __shared__ float v[kDecodeRows][Shape::kColumns];
+    __shared__ __align__(16) float sums[2][kGroups][Shape::kColumns];  // k.S, q.S
+    __shared__ __align__(16) float errs[Shape::kColumns];
+    __shared__ float decays[kDecodeRows], betas[kDecodeRows], squares[2][4];
     __shared__ bool moves_state;
-    const int t = static_cast<int>(threadIdx.x), lane = t & 31, warp = t / 32;
-    const int h = static_cast<int>(blockIdx.x) / kSlices, slice = cluster_rank();
-    const int si = static_cast<int>(blockIdx.y), group = a.v_heads / a.k_heads, kh = h / group;
+    const int t = static_cast<int>(threadIdx.x), lane = t & 31;
+    const int slice = static_cast<int>(blockIdx.x) % kSlices;
+    const int h = static_cast<int>(blockIdx.x) / kSlices, si = static_cast<int>(blockIdx.y);
+    const int group = a.v_heads / a.k_heads, kh = h / group;
     const int channels = (2 * a.k_heads + a.v_heads) * kDim;
-    const bool values = t >= kStateThreads;  // this warp convolves v and writes the output
-    const int channel = values ? 2 * a.k_heads * kDim + h * kDim + slice * kColumns + lane
-                               : (t < kDim ? kh : a.k_heads + kh) * kDim + (t & (kDim - 1));
+    const bool holds = t < Shape::kStateThreads;  // a part of the state
+    const bool writes = t >= Shape::kFirstOut && t < Shape::kFirstOut + Shape::kColumns;
+    const bool convolves = t < Shape::kFirstOut || writes;
+    const int own = t - Shape::kFirstOut;  // a writer's column of the slice
+    const int column = slice * Shape::kColumns + own;
+    const int channel = t < kDim               ? kh * kDim + t
+                        : t < Shape::kFirstOut ? a.k_heads * kDim + kh * kDim + t - kDim
+                                               : (2 * a.k_heads + h) * kDim + column;
+    const int row_group = t / Shape::kLanes, first = t % Shape::kLanes * Shape::kPer;
+    const int64_t in_state =
+        (int64_t{h} * kDim + row_group * kStateRows) * kDim + slice * Shape::kColumns + first;
+    const int64_t head_size = int64_t{a.v_heads} * kDim * kDim;
     const SeqRows* seqs = a.step.seqs.device_pointer();
 
-    {  // The slot may be an old one here; then the hint is for nothing.
+    {  // The slot may be an old one here; then the hints are for nothing.
         const int64_t guess = __ldcg(&seqs[si].slot);
-        const int64_t at = ((guess * a.v_heads + h) * kDim + t) * kDim + slice * kColumns;
-        if (t < kDim && guess >= 0 && at < static_cast<int64_t>(a.state.size()))
-            prefetch_l2(a.state.device_pointer() + at);
+        if (guess >= 0 && (guess + 1) * head_size <= static_cast<int64_t>(a.state.size())) {
+            const float* from = a.state.device_pointer() + guess * head_size + in_state;
+            if (holds && t % (32 / Shape::kPer) == 0)  // a line each
+#pragma unroll
+                for (int p = 0; p < kStateRows; ++p)
+                    prefetch_l2(from + p * kDim);
+            if (convolves && lane < kTaps)
+                prefetch_l2(a.conv_state.device_pointer() + (guess * kTaps + lane) * channels +
+                            channel - lane);
+        }
     }
     float w[kTaps + 1];
-#pragma unroll
-    for (int j = 0; j <= kTaps; ++j)
-        w[j] = load_plain(a.conv, int64_t{channel} * (kTaps + 1) + j);
-    const float rate = -expf(load_plain(a.a_log, h)), bias = load_plain(a.dt_bias, h);
-    const float norm = load_plain(a.norm, slice * kColumns + lane);
-    cluster_arrive();
+    if (convolves) load_taps(a.conv, channel, w);
+    const float rate = load_plain(a.a_log, h), bias = load_plain(a.dt_bias, h);
+    const float norm = writes ? load_plain(a.norm, column) : 0.0f;
+    if constexpr (kSlices > 1) cluster_arrive_relaxed();
     pdl_launch();
     pdl_wait();
 
     const SeqRows seq = seqs[si];
     const int rows = decoded_rows(seq.n_rows), done = seq.n_rows - rows, row0 = seq.row0 + done;
     if (rows == 0) {
-        cluster_wait();
+        if constexpr (kSlices > 1) cluster_wait();
         return;
     }
-    float* state = a.state.device_pointer() +
-                   ((int64_t{seq.slot} * a.v_heads + h) * kDim + t / 8) * kDim + slice * kColumns +
-                   t % 8 * 4;
-    float4 s[4];  // rows t / 8 + 32 p of the state
-    if (!values)
+    float* state = a.state.device_pointer() + seq.slot * head_size + in_state;
+    Part s[kStateRows];
+    if (holds)
 #pragma unroll
-        for (int p = 0; p < 4; ++p)
-            s[p] = *reinterpret_cast<const float4*>(state + int64_t{p} * 32 * kDim);
+        for (int p = 0; p < kStateRows; ++p)
+            s[p] = *reinterpret_cast<const Part*>(state + p * kDim);
 
-    const float* u = a.qkv.device_pointer() + channel;
-    float* past = a.conv_state.device_pointer() + int64_t{seq.slot} * kTaps * channels + channel;
     float x[kTaps];
+    float* past = a.conv_state.device_pointer() + int64_t{seq.slot} * kTaps * channels + channel;
+    if (convolves) {
+        const float* u = a.qkv.device_pointer() + channel;
 #pragma unroll
-    for (int j = 0; j < kTaps; ++j) {
-        const int at = done - kTaps + j;  // row of the sequence; negative: in the state
-        x[j] = at < 0 ? past[int64_t{kTaps + at} * channels] : u[int64_t{seq.row0 + at} * channels];
-    }
-    float* to = values ? &v[0][lane] : t < kDim ? &q[0][t] : &k[0][t - kDim];
-    for (int i = 0; i < rows; ++i) {
-        const float now = u[int64_t{row0 + i} * channels];
-        float sum = w[0] * x[0];
-        sum = fmaf(w[1], x[1], sum);
-        sum = fmaf(w[2], x[2], sum);
-        sum = fmaf(w[3], now, sum);
-        to[i * (values ? kColumns : kDim)] = siluf(sum);
-        x[0] = x[1], x[1] = x[2], x[2] = now;
-    }
-    if (values) {
-        if (lane < rows) {
-            const int64_t rh = int64_t{row0 + lane} * a.v_heads + h;
-            decays[lane] = expf(rate * softplusf(a.a.device_pointer()[rh] + bias));
-            betas[lane] = sigmoidf(a.b.device_pointer()[rh]);
+        for (int j = 0; j < kTaps; ++j) {
+            const int at = done - kTaps + j;  // row of the sequence; negative: in the state
+            x[j] = *(at < 0 ? past + int64_t{kTaps + at} * channels
+                            : u + int64_t{seq.row0 + at} * channels);
         }
-#pragma unroll
-        for (int j = 0; j < kTaps; ++j)
-            past[int64_t{j} * channels] = x[j];
+        float* to = t < kDim ? &q[0][t] : t < Shape::kFirstOut ? &k[0][t - kDim] : &v[0][own];
+        const int stride = t < Shape::kFirstOut ? kDim : Shape::kColumns;
+        for (int i = 0; i < rows; ++i) {
+            const float now = u[int64_t{row0 + i} * channels];
+            to[i * stride] =
+                siluf(fmaf(w[3], now, fmaf(w[2], x[2], fmaf(w[1], x[1], w[0] * x[0]))));
+            x[0] = x[1], x[1] = x[2], x[2] = now;
+        }
+    }
+    if (const int i = t - Shape::kFirstGate; i >= 0 && i < rows) {
+        const int64_t rh = int64_t{row0 + i} * a.v_heads + h;
+        decays[i] = expf(-expf(rate) * softplusf(a.a.device_pointer()[rh] + bias));
+        betas[i] = sigmoidf(a.b.device_pointer()[rh]);
     }
     __syncthreads();
     uint32_t* counter = counters + si * a.k_heads + kh;
     uint32_t ticket = 0;
-    if (t == kStateThreads) ticket = atomicAdd(counter, 1u);
-    cluster_wait();  // the other slices have started
+    if (t == Shape::kThreads - 1) ticket = atomicAdd(counter, 1u);
+    if constexpr (kSlices > 1) cluster_wait();  // the other slices have started
 
     for (int i = 0; i < rows; ++i) {
-        const int64_t rh = int64_t{row0 + i} * a.v_heads + h;
-        const int64_t out_at = rh * kDim + slice * kColumns + lane;
-        const float z = values ? a.z.device_pointer()[out_at] : 0.0f;
+        const int64_t out_at = (int64_t{row0 + i} * a.v_heads + h) * kDim + column;
+        const float z = writes ? a.z.device_pointer()[out_at] : 0.0f;
         const float4 q4 = *reinterpret_cast<const float4*>(&q[i][4 * lane]);
         const float4 k4 = *reinterpret_cast<const float4*>(&k[i][4 * lane]);
         const float qq = warp_sum(q4.x * q4.x + q4.y * q4.y + q4.z * q4.z + q4.w * q4.w);
@@ -174,84 +203,70 @@ __global__ void __cluster_dims__(kSlices, 1, 1) __launch_bounds__(kStepThreads)
         const float inv_q = rsqrtf(qq + a.eps) * rsqrtf(static_cast<float>(kDim));
         const float inv_k = rsqrtf(kk + a.eps);
         const float decay = decays[i], beta = betas[i];
-        float ks[4];
-        if (!values) {
-            float d[8] = {};  // k.S of 4 columns, then q.S
+        const float* ks = &k[i][row_group % kGroups * kStateRows];
+        if (holds) {
+            const float* qs = &q[i][row_group * kStateRows];
+            Part dk = {}, dq = {};
 #pragma unroll
-            for (int p = 0; p < 4; ++p) {
-                ks[p] = k[i][t / 8 + 32 * p] * inv_k;
-                const float qs = q[i][t / 8 + 32 * p] * inv_q;
-                d[0] = fmaf(ks[p], s[p].x, d[0]);
-                d[1] = fmaf(ks[p], s[p].y, d[1]);
-                d[2] = fmaf(ks[p], s[p].z, d[2]);
-                d[3] = fmaf(ks[p], s[p].w, d[3]);
-                d[4] = fmaf(qs, s[p].x, d[4]);
-                d[5] = fmaf(qs, s[p].y, d[5]);
-                d[6] = fmaf(qs, s[p].z, d[6]);
-                d[7] = fmaf(qs, s[p].w, d[7]);
-            }
+            for (int p = 0; p < kStateRows; ++p)
 #pragma unroll
-            for (int n = 4; n >= 2; n /= 2) {  // lanes 16, then 8 apart, each keeping one half
-                const bool upper = lane & (4 * n);
-#pragma unroll
-                for (int j = 0; j < n; ++j) {
-                    const float keep = upper ? d[j + n] : d[j], send = upper ? d[j] : d[j + n];
-                    d[j] = keep + __shfl_xor_sync(0xffffffffu, send, 4 * n);
+                for (int j = 0; j < Shape::kPer; ++j) {
+                    dk.v[j] = fmaf(ks[p], s[p].v[j], dk.v[j]);
+                    dq.v[j] = fmaf(qs[p], s[p].v[j], dq.v[j]);
                 }
-            }
-            *reinterpret_cast<float2*>(&sums[lane >> 4][warp][lane % 8 * 4 + (lane >> 3 & 1) * 2]) =
-                make_float2(d[0], d[1]);
+            *reinterpret_cast<Part*>(&sums[0][row_group][first]) = dk;
+            *reinterpret_cast<Part*>(&sums[1][row_group][first]) = dq;
+        }
+        __syncthreads();
+        float dot = 0.0f;  // k.S of a column in the first threads, q.S in the writers
+        if (t < Shape::kColumns || writes) {
+            const float* from = writes ? &sums[1][0][own] : &sums[0][0][t];
+#pragma unroll
+            for (int j = 0; j < kGroups; ++j)
+                dot += from[j * Shape::kColumns];
+            if (!writes) errs[t] = beta * (v[i][t] - decay * (dot * inv_k));
         }
         __syncthreads();
         float o = 0.0f;
-        if (values) {
-            float dot = 0.0f, old = 0.0f;
-#pragma unroll
-            for (int j = 0; j < kStateThreads / 32; ++j) {
-                dot += sums[0][j][lane];
-                old += sums[1][j][lane];
-            }
-            const float err = beta * (v[i][lane] - decay * dot);
-            o = fmaf(qk * inv_q * inv_k, err, decay * old);
+        if (writes) {
+            o = fmaf(qk * inv_q * inv_k, errs[own], decay * (dot * inv_q));
             const float square = warp_sum(o * o);
-            if (lane < kSlices) store_remote(&squares[i & 1][slice], lane, square);
-        } else {
-            float4 dot = {};
-#pragma unroll
-            for (int j = 0; j < kStateThreads / 32; ++j) {
-                const float4 d = *reinterpret_cast<const float4*>(&sums[0][j][t % 8 * 4]);
-                dot.x += d.x, dot.y += d.y, dot.z += d.z, dot.w += d.w;
+            if constexpr (kSlices > 1) {
+                if (lane < kSlices) store_remote(&squares[i & 1][slice], lane, square);
+                cluster_arrive();
+            } else {
+                if (lane == 0) squares[i & 1][own / 32] = square;
+                asm volatile("bar.sync 1, 128;" ::: "memory");  // of these four warps
             }
-            const float4 v4 = *reinterpret_cast<const float4*>(&v[i][t % 8 * 4]);
-            const float4 err = {beta * (v4.x - decay * dot.x), beta * (v4.y - decay * dot.y),
-                                beta * (v4.z - decay * dot.z), beta * (v4.w - decay * dot.w)};
-#pragma unroll
-            for (int p = 0; p < 4; ++p) {
-                s[p].x = fmaf(ks[p], err.x, decay * s[p].x);
-                s[p].y = fmaf(ks[p], err.y, decay * s[p].y);
-                s[p].z = fmaf(ks[p], err.z, decay * s[p].z);
-                s[p].w = fmaf(ks[p], err.w, decay * s[p].w);
-            }
+        } else if constexpr (kSlices > 1) {
+            cluster_arrive_relaxed();
         }
-        cluster_arrive();
-        if (!values && i + 1 == rows)
+        if (holds) {
+            const Part e = *reinterpret_cast<const Part*>(&errs[first]);
 #pragma unroll
-            for (int p = 0; p < 4; ++p)
-                *reinterpret_cast<float4*>(state + int64_t{p} * 32 * kDim) = s[p];
-        cluster_wait();
-        if (values) {
+            for (int p = 0; p < kStateRows; ++p)
+#pragma unroll
+                for (int j = 0; j < Shape::kPer; ++j)
+                    s[p].v[j] = fmaf(ks[p] * inv_k, e.v[j], decay * s[p].v[j]);
+            if (i + 1 == rows)
+#pragma unroll
+                for (int p = 0; p < kStateRows; ++p)
+                    *reinterpret_cast<Part*>(state + p * kDim) = s[p];
+        }
+        if constexpr (kSlices > 1) cluster_wait();
+        if (writes) {
             const float* sq = squares[i & 1];
-            const float square = ((sq[0] + sq[1]) + sq[2]) + sq[3];
+            const float sum = ((sq[0] + sq[1]) + sq[2]) + sq[3];
             a.out.device_pointer()[out_at] =
-                o * rsqrtf(square / static_cast<float>(kDim) + a.eps) * norm * sigmoidf(z);
+                o * rsqrtf(sum / static_cast<float>(kDim) + a.eps) * norm * sigmoidf(z);
         }
     }
-    if (t == kStateThreads) {
+    if (t == Shape::kThreads - 1) {
         moves_state = ticket == static_cast<uint32_t>(kSlices * group - 1);
         if (moves_state) *counter = 0;
     }
     __syncthreads();
-    if (moves_state && !values)
+    if (writes || (t < Shape::kFirstOut && moves_state))
 #pragma unroll
         for (int j = 0; j < kTaps; ++j)
             past[int64_t{j} * channels] = x[j];
@@ -279,10 +294,16 @@ bool gdn_step_serves(const Launch& l, const GdnArgs& a) {
 Status gdn_step(const Launch& l, const GdnArgs& a) {
     if (int64_t{a.step.n_seqs} * a.k_heads > kCounters)
         return Error{Code::unsupported, "gdn: too many sequences in a step"};
-    return start(
-        l, "gdn: step", step_kernel,
-        dim3(static_cast<unsigned>(a.v_heads * kSlices), static_cast<unsigned>(a.step.n_seqs)),
-        kStepThreads, 0, Start::overlapping, a, l.counters);
+    const auto run = [&]<int kSlices>(std::integral_constant<int, kSlices>) {
+        return start(
+            l, "gdn: step", step_kernel<kSlices>,
+            dim3(static_cast<unsigned>(a.v_heads * kSlices), static_cast<unsigned>(a.step.n_seqs)),
+            StepShape<kSlices>::kThreads, 0, Start::overlapping, a, l.counters);
+    };
+    // While slices leave no multiprocessor with more than two of them.
+    if (4 * a.v_heads * a.step.n_seqs <= 2 * l.info->sms)
+        return run(std::integral_constant<int, 4>{});
+    return run(std::integral_constant<int, 1>{});
 }
 
 }  // namespace terrace::cuda

@@ -16,8 +16,8 @@ constexpr int kColumns = kDim / kHalves;
 constexpr int kThreads = kColumns / 16 * 32;  // a warp per 16 columns
 
 struct alignas(128) Stage {
-    __half w[kWideTile], q[kWideTile], k[kWideTile], p[kPairTile];
-    float u[kColumns * kPairStride];
+    __half k[kWideTile], q[kWideTile], t[kPairTile], p[kPairTile];
+    float v[kColumns * kPairStride];
     float gates[kGates];
 };
 struct Shared {
@@ -33,14 +33,68 @@ __device__ __forceinline__ float near_256(float largest) {
     return __int_as_float((127 + min(max(8 - e, -40), 40)) << 23);
 }
 
-// Computes, chunk by chunk with state S (model spec 3.6): V' = U - W S,
+template <int N>
+__device__ __forceinline__ float largest_of(const float (&c)[N][4]) {
+    float m = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            m = fmaxf(m, fabsf(c[n][i]));
+    return m;
+}
+
+// The a operand that two neighbouring accumulator tiles are, times a factor per column: two columns
+// of the first tile, two of the second.
+__device__ __forceinline__ void split_tiles(uint32_t (&hi)[4], uint32_t (&lo)[4],
+                                            const float (&c0)[4], const float (&c1)[4], float f0,
+                                            float f1, float f2, float f3) {
+    const Split s[4] = {split(c0[0] * f0, c0[1] * f1), split(c0[2] * f0, c0[3] * f1),
+                        split(c1[0] * f2, c1[1] * f3), split(c1[2] * f2, c1[3] * f3)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        hi[i] = s[i].hi, lo[i] = s[i].lo;
+}
+
+// Four neighbouring column tiles; their sums are independent, which is what keeps the tensor cores
+// busy with one warp per scheduler.
+__device__ __forceinline__ void mma4(float (*c)[4], const uint32_t (&a)[4], const uint32_t (&b0)[4],
+                                     const uint32_t (&b1)[4]) {
+    mma(c[0], a, b0[0], b0[1]);
+    mma(c[1], a, b0[2], b0[3]);
+    mma(c[2], a, b1[0], b1[1]);
+    mma(c[3], a, b1[2], b1[3]);
+}
+
+// c[.][i] += a[.][j] * m[i][j] for the 16 tokens j of tile kt and all i of tiles that are not earlier.
+__device__ __forceinline__ void lower_product(float (&c)[8][4], const uint32_t (&hi)[4],
+                                              const uint32_t (&lo)[4], const __half* m, int kt) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    const __half* at = m + (lane % 8 + lane / 16 * 8) * kPairStride + 16 * kt + lane / 8 % 2 * 8;
+    uint32_t b[4][4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+        if (n >= kt) load_b(b[n], at + 16 * n * kPairStride);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+            if (n >= kt) {
+                mma(c[2 * n], half ? hi : lo, b[n][0], b[n][1]);
+                mma(c[2 * n + 1], half ? hi : lo, b[n][2], b[n][3]);
+            }
+}
+
+// Computes, chunk by chunk with state S (model spec 3.6; W and U of there are not formed, since
+// U - W S = T (beta V - beta exp(G) K S)): V' = T (beta_i v_i - beta_i exp(G_i) k_i S),
 // o_i = exp(G_i) q_i S + sum_j P_ij V'_j, S = exp(G_last) S + sum_j exp(G_last - G_j) k_j V'_j.
 // Everything is transposed: S^T lies in accumulators [16 value columns of the warp][128], which are
 // the next product's operand as they are; so a warp needs nothing from the others.
 // Grid: (value heads x halves, sequences). Shared memory: two chunks' tiles, the next one arriving
 // while one is worked on.
-// Traffic: 80 KiB per chunk and block, out of the L2 cache for the most part; the state in and out.
-// Numerics: f16 products, fp32 sums; S and V' as pairs of f16, scaled per chunk and warp.
+// Traffic: 72 KiB per chunk and block, out of the L2 cache for the most part; the state in and out.
+// Numerics: f16 products, fp32 sums; S, V' and what T is applied
+// to as pairs of f16, scaled per chunk and warp.
 __global__ void __launch_bounds__(kThreads, 1)
     walk_kernel(GdnArgs a, Tiles tiles, int tile0, int n_tiles) {
     extern __shared__ __align__(128) unsigned char smem[];
@@ -68,11 +122,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         uint64_t* full = &m.full[(c - begin) & 1];
         const int64_t key = int64_t{c} * a.k_heads + kh, head = int64_t{c} * a.v_heads + h;
         barrier_expect(full, sizeof(Stage));
-        bulk_copy(s.w, tiles.w + head * kWideTile, sizeof s.w, full);
-        bulk_copy(s.q, tiles.q + key * kWideTile, sizeof s.q, full);
-        bulk_copy(s.u, tiles.u + head * kUTile + half * kColumns * kPairStride, sizeof s.u, full);
-        bulk_copy(s.p, tiles.p + head * kPairTile, sizeof s.p, full);
         bulk_copy(s.k, tiles.k + key * kWideTile, sizeof s.k, full);
+        bulk_copy(s.q, tiles.q + key * kWideTile, sizeof s.q, full);
+        bulk_copy(s.v, tiles.v + head * kValueTile + half * kColumns * kPairStride, sizeof s.v,
+                  full);
+        bulk_copy(s.t, tiles.t + head * kPairTile, sizeof s.t, full);
+        bulk_copy(s.p, tiles.p + head * kPairTile, sizeof s.p, full);
         bulk_copy(s.gates, tiles.gates + head * kGates, sizeof s.gates, full);
     };
     if (t == 0) {
@@ -93,62 +148,66 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int plain_row = lane % 8 + lane / 16 * 8, plain_column = lane / 8 % 2 * 8;
     const int trans_row = lane % 16, trans_column = lane / 16 * 8;
 
+    float scale = 1.0f;  // a power of two
     for (int c = begin; c < end; ++c) {
         const Stage& tile = m.stage[(c - begin) & 1];
         barrier_wait(&m.full[(c - begin) & 1], static_cast<uint32_t>((c - begin) / 2 & 1));
 
-        float largest = 0.0f;
-#pragma unroll
-        for (int n = 0; n < 16; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                largest = fmaxf(largest, fabsf(s[n][i]));
-        const float up = near_256(largest), down = 1.0f / up;
-        float v[8][4] = {}, o[8][4] = {};  // (W S)^T, then V'^T; (q S)^T, then o^T
+        // s is S^T times `scale`.
+        const float up = near_256(largest_of(s)), down = 1.0f / (up * scale);
+        float r[8][4] = {}, o[8][4] = {};  // (k S)^T, (q S)^T
 #pragma unroll
         for (int kt = 0; kt < 8; ++kt) {
             uint32_t hi[4], lo[4];
+            split_tiles(hi, lo, s[2 * kt], s[2 * kt + 1], up, up, up, up);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float* pair = &s[2 * kt + i / 2][(i & 1) * 2];
-                const Split p = split(pair[0] * up, pair[1] * up);
-                hi[i] = p.hi, lo[i] = p.lo;
-            }
-#pragma unroll
-            for (int n = 0; n < 4; ++n) {
+            for (int n = 0; n < 4; n += 2) {
                 const int at = (16 * n + plain_row) * kWideStride + 16 * kt + plain_column;
-                uint32_t b[4];
-                load_b(b, tile.w + at);
-                mma(v[2 * n], lo, b[0], b[1]);
-                mma(v[2 * n + 1], lo, b[2], b[3]);
-                mma(v[2 * n], hi, b[0], b[1]);
-                mma(v[2 * n + 1], hi, b[2], b[3]);
-                load_b(b, tile.q + at);
-                mma(o[2 * n], lo, b[0], b[1]);
-                mma(o[2 * n + 1], lo, b[2], b[3]);
-                mma(o[2 * n], hi, b[0], b[1]);
-                mma(o[2 * n + 1], hi, b[2], b[3]);
+                uint32_t k0[4], k1[4], q0[4], q1[4];
+                load_b(k0, tile.k + at);
+                load_b(k1, tile.k + at + 16 * kWideStride);
+                load_b(q0, tile.q + at);
+                load_b(q1, tile.q + at + 16 * kWideStride);
+                mma4(&r[2 * n], lo, k0, k1);
+                mma4(&o[2 * n], lo, q0, q1);
+                mma4(&r[2 * n], hi, k0, k1);
+                mma4(&o[2 * n], hi, q0, q1);
             }
         }
-        largest = 0.0f;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+            const float2 g =
+                *reinterpret_cast<const float2*>(tile.gates + 2 * kRows + 8 * n + lane % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                const float2 v = *reinterpret_cast<const float2*>(
+                    tile.v + (warp * 16 + lane / 4 + i * 4) * kPairStride + 8 * n + lane % 4 * 2);
+                r[n][i] = fmaf(-down * g.x, r[n][i], v.x);
+                r[n][i + 1] = fmaf(-down * g.y, r[n][i + 1], v.y);
+            }
+        }
+        const float r_up = near_256(largest_of(r)), r_down = 1.0f / r_up;
+        float v[8][4] = {};  // V'^T
+#pragma unroll
+        for (int kt = 0; kt < 4; ++kt) {
+            uint32_t hi[4], lo[4];
+            split_tiles(hi, lo, r[2 * kt], r[2 * kt + 1], r_up, r_up, r_up, r_up);
+            lower_product(v, hi, lo, tile.t, kt);
+        }
 #pragma unroll
         for (int n = 0; n < 8; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                const float2 u = *reinterpret_cast<const float2*>(
-                    tile.u + (warp * 16 + lane / 4 + i * 4) * kPairStride + 8 * n + lane % 4 * 2);
-                v[n][i] = fmaf(-down, v[n][i], u.x);
-                v[n][i + 1] = fmaf(-down, v[n][i + 1], u.y);
-                largest = fmaxf(largest, fmaxf(fabsf(v[n][i]), fabsf(v[n][i + 1])));
-            }
-        const float v_up = near_256(largest), v_down = 1.0f / v_up;
+            for (int i = 0; i < 4; ++i)
+                v[n][i] *= r_down;
+        const float v_up = near_256(largest_of(v)), v_down = 1.0f / v_up;
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
             const float2 g = *reinterpret_cast<const float2*>(tile.gates + 8 * n + lane % 4 * 2);
             const float even = g.x * down * v_up, odd = g.y * down * v_up;
             o[n][0] *= even, o[n][1] *= odd, o[n][2] *= even, o[n][3] *= odd;
         }
-        const float keep = tile.gates[kRows - 1] * v_up;
+        const float keep = tile.gates[kRows - 1] * v_up / scale;
+        scale = v_up;
 #pragma unroll
         for (int n = 0; n < 16; ++n)
 #pragma unroll
@@ -157,45 +216,25 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int kt = 0; kt < 4; ++kt) {  // 16 tokens of V'
             uint32_t hi[4], lo[4];
+            split_tiles(hi, lo, v[2 * kt], v[2 * kt + 1], v_up, v_up, v_up, v_up);
+            lower_product(o, hi, lo, tile.p, kt);
+            const float* g = tile.gates + kRows + 16 * kt + lane % 4 * 2;
+            split_tiles(hi, lo, v[2 * kt], v[2 * kt + 1], g[0] * v_up, g[1] * v_up, g[8] * v_up,
+                        g[9] * v_up);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float* pair = &v[2 * kt + i / 2][(i & 1) * 2];
-                const Split p = split(pair[0] * v_up, pair[1] * v_up);
-                hi[i] = p.hi, lo[i] = p.lo;
-            }
-#pragma unroll
-            for (int n = kt; n < 4; ++n) {  // of tokens at least as late
-                uint32_t b[4];
-                load_b(b, tile.p + (16 * n + plain_row) * kPairStride + 16 * kt + plain_column);
-                mma(o[2 * n], lo, b[0], b[1]);
-                mma(o[2 * n + 1], lo, b[2], b[3]);
-                mma(o[2 * n], hi, b[0], b[1]);
-                mma(o[2 * n + 1], hi, b[2], b[3]);
-            }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float2 g = *reinterpret_cast<const float2*>(tile.gates + kRows + 16 * kt +
-                                                                  i / 2 * 8 + lane % 4 * 2);
-                const float* pair = &v[2 * kt + i / 2][(i & 1) * 2];
-                const Split p = split(pair[0] * (g.x * v_up), pair[1] * (g.y * v_up));
-                hi[i] = p.hi, lo[i] = p.lo;
-            }
-#pragma unroll
-            for (int n = 0; n < 8; ++n) {
-                uint32_t b[4];
-                load_b_transposed(
-                    b, tile.k + (16 * kt + trans_row) * kWideStride + 16 * n + trans_column);
-                mma(s[2 * n], lo, b[0], b[1]);
-                mma(s[2 * n + 1], lo, b[2], b[3]);
-                mma(s[2 * n], hi, b[0], b[1]);
-                mma(s[2 * n + 1], hi, b[2], b[3]);
+            for (int n = 0; n < 8; n += 4) {
+                const int at = (16 * kt + trans_row) * kWideStride + 16 * n + trans_column;
+                uint32_t k0[4], k1[4], k2[4], k3[4];
+                load_b_transposed(k0, tile.k + at);
+                load_b_transposed(k1, tile.k + at + 16);
+                load_b_transposed(k2, tile.k + at + 32);
+                load_b_transposed(k3, tile.k + at + 48);
+                mma4(&s[2 * n], lo, k0, k1);
+                mma4(&s[2 * n + 4], lo, k2, k3);
+                mma4(&s[2 * n], hi, k0, k1);
+                mma4(&s[2 * n + 4], hi, k2, k3);
             }
         }
-#pragma unroll
-        for (int n = 0; n < 16; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                s[n][i] *= v_down;
         const int row0 = seq.row0 + (tile0 + c - seq_tile0) * kRows;
         const int rows = min(kRows, seq.row0 + tiled_rows(seq.n_rows, Tiled::prefilled) - row0);
 #pragma unroll
@@ -214,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int n = 0; n < 16; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            state[(8 * n + lane % 4 * 2 + (i & 1)) * kDim + i / 2 * 8] = s[n][i];
+            state[(8 * n + lane % 4 * 2 + (i & 1)) * kDim + i / 2 * 8] = s[n][i] / scale;
 }
 
 // Computes out = o * rsqrt(mean(o^2) + eps) * norm * sigmoid(z) in place. Grid: tiles; a warp per row

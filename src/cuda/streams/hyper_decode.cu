@@ -12,18 +12,21 @@ namespace {
 
 constexpr int kStreams = 4;
 constexpr int kThreads = 320;  // 8 columns each: a stream of 2560
-constexpr int kOuts = 10;      // outputs of a cluster: 33 clusters for 320 + 4 outputs
-constexpr int kBatch = 16;     // rows between two exchanges
-constexpr int kColumns = 20;   // of x per block of the second launch: 128 blocks for 2560
-constexpr int kParts = 4;      // pieces of the rank that threads sum side by side
+constexpr int kWarps = kThreads / 32;
+constexpr int kOuts = 10;     // outputs of a block: 33 groups for 320 + 4 of them
+constexpr int kBatch = 16;    // rows between two sums across warps
+constexpr int kColumns = 20;  // of x per block of the second launch: 128 blocks for 2560
+constexpr int kParts = 8;     // pieces of the rank that threads sum side by side
 constexpr int kGates = kColumns * kStreams;
+constexpr int kPairs = kGates / 2;  // of gates that a thread sums together
+static_assert(kPairs * kParts == kThreads && 4 * kGates == kThreads);
 
 struct Args {
     const float* h;  // [rows][4][hidden]
     PlainTensor norm;
     const uint16_t *down, *inject, *up;
     float *x, *inj;  // inj null at the final mixer
-    float* mid;      // [rows][rank], activated
+    float* sums;     // [rows][4][rank + 4]
     float* inv;      // [rows][4], 1 / rms of the streams
     int rows, hidden, rank;
     float eps;
@@ -64,205 +67,249 @@ __device__ __forceinline__ float warp_sums16(float (&v)[16]) {
     return v[0] + __shfl_xor_sync(0xffffffffu, v[0], 1);
 }
 
-// Computes mid = silu(down(n) / 4), inj = 2 sigmoid(inject(n) / 4), inv. The norm is factored out:
-// the dot products of h * (1 + w) with the weights, stream by stream, are scaled by the stream's inv.
-// Grid: clusters of 4 blocks for 10 outputs, a block per stream; 8 columns of the stream per thread,
-// whose weights stay in registers for all rows.
-// Shared memory: sums per warp of a batch of rows; the cluster's sums in its first block.
-// Traffic: weights once; h once per cluster, out of the L2 cache.
-// Numerics: fp32; columns of a thread in order, then lanes as a butterfly, warps and streams in order.
-// One row alone takes its own instance: its weights need not stay, and with half of the registers
-// the second launch fits beside it on a multiprocessor.
+// Computes sums[r][s][o] = <n_s, w_s[o]>: the parts of down(n) and inject(n) that each stream gives,
+// and inv. The norm is factored out: dot products of h * (1 + w) are scaled by the stream's inv.
+// Grid: (streams, groups of 10 outputs), 132 blocks at the real size; 8 columns of the stream per
+// thread, whose weights stay in registers for all rows.
+// Shared memory: sums per warp of a batch of rows.
+// Traffic: weights once; h once per group, out of the L2 cache.
+// Numerics: fp32; a thread's columns in order, lanes as a butterfly, warps in order.
+// One row alone takes its own instance, with the weights in shared memory: kernels that hold few
+// registers are beside each other on a multiprocessor, the later ones bringing their weights.
 template <DType T, int kRows>
-__global__ void __cluster_dims__(kStreams, 1, 1) __launch_bounds__(kThreads, kRows == 1 ? 2 : 1)
-    down_kernel(Args a) {
-    __shared__ float sums[kRows][kThreads / 32][16];
-    __shared__ float scaled[kStreams][kRows * kOuts];
-    const int s = cluster_rank(), first = static_cast<int>(blockIdx.x) / kStreams * kOuts;
+__global__ void __launch_bounds__(kThreads, kRows == 1 ? 3 : 1) down_kernel(Args a) {
+    constexpr int kGroup = kRows == 1 ? 1 : 4;  // rows in flight: their loads are what takes long
+    __shared__ float part[kRows][kWarps][16];
+    const int s = static_cast<int>(blockIdx.x), first = static_cast<int>(blockIdx.y) * kOuts;
     const int t = static_cast<int>(threadIdx.x), warp = t / 32, lane = t & 31;
-    const int warps = static_cast<int>(blockDim.x) / 32, wide = kStreams * a.hidden;
-    const int column = 8 * t;
+    const int wide = kStreams * a.hidden, column = 8 * t;
     const bool active = column < a.hidden;
-    const int outs = min(kOuts, a.rank + (a.inj ? kStreams : 0) - first);
+    const int n_outs = a.rank + (a.inj ? kStreams : 0), outs = min(kOuts, n_outs - first);
 
-    uint4 packed[kOuts];
-#pragma unroll
-    for (int o = 0; o < kOuts; ++o) {
+    const auto weights = [&](int o) {
         const int out = first + o;
         const uint16_t* row =
             out < a.rank ? a.down + int64_t{out} * wide : a.inject + int64_t{out - a.rank} * wide;
-        packed[o] = o < outs && active ? load_weight(row + s * a.hidden + column) : uint4{};
+        return row + s * a.hidden;
+    };
+    extern __shared__ __align__(128) unsigned char smem[];  // one row: weights [10][hidden]
+    uint4 packed[kRows == 1 ? 1 : kOuts];
+    if constexpr (kRows == 1) {
+#pragma unroll
+        for (int o = 0; o < kOuts; ++o)
+            if (o < outs && active) copy16(smem + 2 * (o * a.hidden + column), weights(o) + column);
+    } else {
+#pragma unroll
+        for (int o = 0; o < kOuts; ++o)
+            packed[o] = o < outs && active ? load_weight(weights(o) + column) : uint4{};
     }
     const uint4 packed_norm =
         active ? load_weight(static_cast<const uint16_t*>(a.norm.data) + s * a.hidden + column)
                : uint4{};
-    cluster_arrive();
     pdl_launch();
     pdl_wait();
 
-    const auto load_row = [&](int r, float* v) {
-        const auto* p =
-            reinterpret_cast<const float4*>(a.h + int64_t{r} * wide + s * a.hidden + column);
-        const float4 lo = active ? p[0] : float4{}, hi = active ? p[1] : float4{};
-        v[0] = lo.x, v[1] = lo.y, v[2] = lo.z, v[3] = lo.w;
-        v[4] = hi.x, v[5] = hi.y, v[6] = hi.z, v[7] = hi.w;
+    const int rows = kRows == 1 ? 1 : a.rows;
+    const auto load_group = [&](int r0, float(&v)[kGroup][8]) {
+#pragma unroll
+        for (int q = 0; q < kGroup; ++q) {
+            const bool there = active && r0 + q < rows;
+            const auto* p = reinterpret_cast<const float4*>(a.h + int64_t{r0 + q} * wide +
+                                                            s * a.hidden + column);
+            const float4 lo = there ? p[0] : float4{}, hi = there ? p[1] : float4{};
+            v[q][0] = lo.x, v[q][1] = lo.y, v[q][2] = lo.z, v[q][3] = lo.w;
+            v[q][4] = hi.x, v[q][5] = hi.y, v[q][6] = hi.z, v[q][7] = hi.w;
+        }
     };
-    float h[8], w[kOuts][8], scale[8];
-    load_row(0, h);
+    float next[kGroup][8], scale[8];
+    load_group(0, next);
     widen8<T>(packed_norm, scale);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
         scale[i] += 1.0f;
-#pragma unroll
-    for (int o = 0; o < kOuts; ++o)
-        widen8<T>(packed[o], w[o]);
-    cluster_wait();  // the first block has started
+    if constexpr (kRows == 1) copies_wait();  // a thread reads what it has copied
 
-    const int rows = kRows == 1 ? 1 : a.rows;
     for (int base = 0; base < rows; base += kRows) {
         const int n = min(kRows, rows - base);
-        for (int r = 0; r < n; ++r) {
-            float v[16] = {};
+        for (int r = 0; r < n; r += kGroup) {
+            float x[kGroup][8], v[kGroup][16] = {};
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const float x = h[i] * scale[i];
+            for (int q = 0; q < kGroup; ++q)
 #pragma unroll
-                for (int o = 0; o < kOuts; ++o)
-                    v[o] = fmaf(x, w[o][i], v[o]);
-                v[kOuts] = fmaf(h[i], h[i], v[kOuts]);
+                for (int i = 0; i < 8; ++i) {
+                    v[q][kOuts] = fmaf(next[q][i], next[q][i], v[q][kOuts]);
+                    x[q][i] = next[q][i] * scale[i];
+                }
+            if (kRows > 1) load_group(base + r + kGroup, next);
+#pragma unroll
+            for (int o = 0; o < kOuts; ++o) {
+                float w[8];
+                if constexpr (kRows == 1)
+                    widen8<T>(
+                        active ? *reinterpret_cast<const uint4*>(smem + 2 * (o * a.hidden + column))
+                               : uint4{},
+                        w);
+                else
+                    widen8<T>(packed[o], w);
+#pragma unroll
+                for (int q = 0; q < kGroup; ++q)
+#pragma unroll
+                    for (int i = 0; i < 8; ++i)
+                        v[q][o] = fmaf(x[q][i], w[i], v[q][o]);
             }
-            if (base + r + 1 < rows) load_row(base + r + 1, h);
-            const float sum = warp_sums16(v);
-            if ((lane & 1) == 0) sums[r][warp][lane / 2] = sum;
+#pragma unroll
+            for (int q = 0; q < kGroup; ++q) {
+                const float sum = warp_sums16(v[q]);
+                if ((lane & 1) == 0) part[r + q][warp][lane / 2] = sum;
+            }
         }
         __syncthreads();
-        for (int i = t; i < n * kOuts; i += static_cast<int>(blockDim.x)) {
-            const int r = i / kOuts, o = i - r * kOuts;
+        if (t < n * kOuts) {  // at most 160
+            const int r = t / kOuts, o = t - r * kOuts;
             float sum = 0.0f, square = 0.0f;
-            for (int j = 0; j < warps; ++j) {
-                sum += sums[r][j][o];
-                square += sums[r][j][kOuts];
+#pragma unroll
+            for (int j = 0; j < kWarps; ++j) {
+                sum += part[r][j][o];
+                square += part[r][j][kOuts];
             }
             const float inv = rsqrtf(square / static_cast<float>(a.hidden) + a.eps);
-            if (first == 0 && o == 0) a.inv[(base + r) * kStreams + s] = inv;
-            store_remote(&scaled[s][i], 0, sum * inv);
+            const int64_t rs = int64_t{base + r} * kStreams + s;
+            if (first == 0 && o == 0) a.inv[rs] = inv;
+            if (o < outs) a.sums[rs * (a.rank + kStreams) + first + o] = sum * inv;
         }
-        cluster_arrive();
-        cluster_wait();
-        if (s == 0)
-            for (int i = t; i < n * kOuts; i += static_cast<int>(blockDim.x)) {
-                const int r = i / kOuts, out = first + i - r * kOuts;
-                const float sum = (((scaled[0][i] + scaled[1][i]) + scaled[2][i]) + scaled[3][i]) *
-                                  (1.0f / kStreams);
-                if (out < a.rank)
-                    a.mid[int64_t{base + r} * a.rank + out] = siluf(sum);
-                else if (out - a.rank < kStreams && a.inj)
-                    a.inj[(base + r) * kStreams + out - a.rank] = 2.0f * sigmoidf(sum);
-            }
-        if (base + kRows < rows) {  // before the first block's sums are written again
-            cluster_arrive();
-            cluster_wait();
-        }
+        if (base + kRows < rows) __syncthreads();
     }
 }
 
 // Shared memory of the second launch.
 struct UpPlan {
     int row_bytes;  // of a row of weights; 16 more than its data, so that 8 rows meet all banks
-    size_t mid, part, barrier, bytes;
+    size_t mid, part, bytes;
 };
 __host__ __device__ inline UpPlan up_plan(int rank, int batch) {
     UpPlan p{};
     p.row_bytes = 2 * rank + 16;
     p.mid = static_cast<size_t>(kGates * p.row_bytes);
     p.part = p.mid + sizeof(float) * static_cast<size_t>(batch * rank);
-    p.barrier = p.part + sizeof(float) * static_cast<size_t>(batch * kParts * kGates);
-    p.bytes = p.barrier + sizeof(uint64_t);
+    p.bytes = p.part + sizeof(float) * static_cast<size_t>(batch * kParts * kGates);
     return p;
 }
 
-// Computes x = mean over the streams of sigmoid(up(mid)) * n, with n recomputed from h and inv.
-// Grid: a block per 20 columns of all streams; a thread per gate and quarter of the rank.
-// Shared memory: UpPlan. Traffic: weights once; mid and inv in every block, out of the L2 cache.
-// Numerics: fp32; a quarter of the rank in order, then the quarters, then pairs of streams.
+// Computes mid = silu(down(n) / 4), inj = 2 sigmoid(inject(n) / 4) and x = mean over the streams of
+// sigmoid(up(mid)) * n, with n recomputed from h and inv.
+// Grid: a block per 20 columns of all streams; a thread per pair of gates and eighth of the rank.
+// Shared memory: UpPlan. Traffic: weights once; sums and inv in every block, out of the L2 cache.
+// Numerics: fp32; an eighth of the rank in two chains, then the eighths, then pairs of streams.
 template <DType T, int kRows>
-__global__ void __launch_bounds__(kThreads, 1) up_kernel(Args a) {
+__global__ void __launch_bounds__(kThreads, kRows == 1 ? 3 : 1) up_kernel(Args a) {
     extern __shared__ __align__(128) unsigned char smem[];
     const UpPlan plan = up_plan(a.rank, kRows);
     auto* mid = reinterpret_cast<float*>(smem + plan.mid);
     auto* part = reinterpret_cast<float*>(smem + plan.part);  // [rows][4][gates]
-    auto* barrier = reinterpret_cast<uint64_t*>(smem + plan.barrier);
     const int t = static_cast<int>(threadIdx.x), first = static_cast<int>(blockIdx.x) * kColumns;
     const int columns = min(kColumns, a.hidden - first);
-    if (t < 32) {
-        if (t == 0) {
-            barrier_init(barrier, 1);
-            barrier_expect(barrier, static_cast<uint32_t>(columns * kStreams * 2 * a.rank));
-        }
-        __syncwarp();
-        for (int g = t; g < columns * kStreams; g += 32)
-            bulk_copy(smem + g * plan.row_bytes,
-                      a.up + (int64_t{g % kStreams} * a.hidden + first + g / kStreams) * a.rank,
-                      static_cast<uint32_t>(2 * a.rank), barrier);
+    const int chunks = a.rank / 8;
+#pragma unroll 5
+    for (int i = t; i < columns * kStreams * chunks; i += kThreads) {
+        const int g = i / chunks, c = i - g * chunks;
+        const int64_t row = int64_t{g % kStreams} * a.hidden + first + g / kStreams;
+        copy16(smem + g * plan.row_bytes + 16 * c, a.up + row * a.rank + 8 * c);
     }
+    const int pair = t % kPairs, piece = t / kPairs, ranks = a.rank / kParts;
+    // A thread finishes one gate of every fourth row.
+    const int gate = t % kGates, quarter = t / kGates;
+    const int gate_stream = gate % kStreams, column = first + gate / kStreams;
+    const int at = gate_stream * a.hidden + min(column, a.hidden - 1);
+    const float scale = 1.0f + load_plain(a.norm.data, T, at);
+    constexpr int kTasks = (kRows + 3) / 4;
     pdl_launch();
     pdl_wait();
-    const int gate = t % kGates, quarter = t / kGates, ranks = a.rank / kParts;
-    constexpr int kTasks = (kRows * kGates + kThreads - 1) / kThreads;
     for (int base = 0; base < a.rows; base += kRows) {
         const int n = min(kRows, a.rows - base);
-        const auto* from = reinterpret_cast<const float4*>(a.mid + int64_t{base} * a.rank);
-        for (int i = t; i < n * a.rank / 4; i += kThreads)
-            reinterpret_cast<float4*>(mid)[i] = from[i];
-        float normed[kTasks];  // of the gates that this thread finishes
+        float h[kTasks], inv[kTasks];
 #pragma unroll
         for (int k = 0; k < kTasks; ++k) {
-            const int task = t + k * kThreads, r = task / kGates, g = task % kGates;
-            const int s = g % kStreams, column = first + g / kStreams;
-            normed[k] = 0.0f;
-            if (r < n && column < a.hidden)
-                normed[k] = a.h[(int64_t{base + r} * kStreams + s) * a.hidden + column] *
-                            a.inv[(base + r) * kStreams + s] *
-                            (1.0f + load_plain(a.norm.data, T, s * a.hidden + column));
+            const int64_t r = base + min(quarter + 4 * k, n - 1);
+            h[k] = a.h[r * kStreams * a.hidden + at];
+            inv[k] = a.inv[r * kStreams + gate_stream];
         }
+        const int stride = a.rank + kStreams;
+        const auto over_streams = [&](int r, int o) {  // a quarter of the sum over the streams
+            const float* p = a.sums + int64_t{base + r} * kStreams * stride + o;
+            return (((p[0] + p[stride]) + p[2 * stride]) + p[3 * stride]) * (1.0f / kStreams);
+        };
+        if constexpr (kRows == 1) {
+            for (int i = t; i < a.rank; i += kThreads)
+                mid[i] = siluf(over_streams(0, i));
+        } else {
+            const int quads = a.rank / 4;
+#pragma unroll 2
+            for (int i = t; i < n * quads; i += kThreads) {
+                const int r = i / quads;
+                const auto* p = reinterpret_cast<const float4*>(
+                    a.sums + int64_t{base + r} * kStreams * stride + (i - r * quads) * 4);
+                const float4 s0 = p[0], s1 = p[stride / 4], s2 = p[stride / 2],
+                             s3 = p[3 * stride / 4];
+                const auto one = [](float x0, float x1, float x2, float x3) {
+                    return siluf((((x0 + x1) + x2) + x3) * (1.0f / kStreams));
+                };
+                reinterpret_cast<float4*>(mid)[i] =
+                    make_float4(one(s0.x, s1.x, s2.x, s3.x), one(s0.y, s1.y, s2.y, s3.y),
+                                one(s0.z, s1.z, s2.z, s3.z), one(s0.w, s1.w, s2.w, s3.w));
+            }
+        }
+        if (base == 0) copies_wait();
         __syncthreads();
-        if (base == 0) barrier_wait(barrier, 0);
-        float sum[kRows] = {};
-        const unsigned char* weights = smem + gate * plan.row_bytes + 2 * quarter * ranks;
-        const float* m = mid + quarter * ranks;
+        // Rows of inj are spread over the blocks.
+        const int inj_row =
+            static_cast<int>(blockIdx.x) + t / kStreams * static_cast<int>(gridDim.x);
+        if (a.inj && inj_row < n)
+            a.inj[(base + inj_row) * kStreams + t % kStreams] =
+                2.0f * sigmoidf(over_streams(inj_row, a.rank + t % kStreams));
+        // Two gates, each in two chains: what is read of mid serves both.
+        float sum[kRows][2][2] = {};
+        const unsigned char* weights = smem + pair * plan.row_bytes + 2 * piece * ranks;
+        const float* m = mid + piece * ranks;
         for (int k = 0; k < ranks; k += 8) {
-            float w[8];
-            widen8<T>(*reinterpret_cast<const uint4*>(weights + 2 * k), w);
+            float w[2][8];
+#pragma unroll
+            for (int g = 0; g < 2; ++g)
+                widen8<T>(
+                    *reinterpret_cast<const uint4*>(weights + g * kPairs * plan.row_bytes + 2 * k),
+                    w[g]);
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
                 const float4 lo = *reinterpret_cast<const float4*>(m + r * a.rank + k);
                 const float4 hi = *reinterpret_cast<const float4*>(m + r * a.rank + k + 4);
-                sum[r] = fmaf(lo.x, w[0], sum[r]);
-                sum[r] = fmaf(lo.y, w[1], sum[r]);
-                sum[r] = fmaf(lo.z, w[2], sum[r]);
-                sum[r] = fmaf(lo.w, w[3], sum[r]);
-                sum[r] = fmaf(hi.x, w[4], sum[r]);
-                sum[r] = fmaf(hi.y, w[5], sum[r]);
-                sum[r] = fmaf(hi.z, w[6], sum[r]);
-                sum[r] = fmaf(hi.w, w[7], sum[r]);
+#pragma unroll
+                for (int g = 0; g < 2; ++g) {
+                    float(&c)[2] = sum[r][g];
+                    c[0] = fmaf(lo.x, w[g][0], c[0]), c[1] = fmaf(hi.x, w[g][4], c[1]);
+                    c[0] = fmaf(lo.y, w[g][1], c[0]), c[1] = fmaf(hi.y, w[g][5], c[1]);
+                    c[0] = fmaf(lo.z, w[g][2], c[0]), c[1] = fmaf(hi.z, w[g][6], c[1]);
+                    c[0] = fmaf(lo.w, w[g][3], c[0]), c[1] = fmaf(hi.w, w[g][7], c[1]);
+                }
             }
         }
 #pragma unroll
         for (int r = 0; r < kRows; ++r)
-            part[(r * kParts + quarter) * kGates + gate] = sum[r];
+#pragma unroll
+            for (int g = 0; g < 2; ++g)
+                part[(r * kParts + piece) * kGates + pair + g * kPairs] =
+                    sum[r][g][0] + sum[r][g][1];
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < kTasks; ++k) {
-            const int task = t + k * kThreads, r = task / kGates, g = task % kGates;
-            float v = 0.0f;
-            if (r < n) {
-                const float* p = part + r * kParts * kGates + g;
-                v = sigmoidf(((p[0] + p[kGates]) + p[2 * kGates]) + p[3 * kGates]) * normed[k];
-            }
+            const int r = quarter + 4 * k;
+            const float* p = part + min(r, kRows - 1) * kParts * kGates + gate;
+            float g = p[0];
+#pragma unroll
+            for (int i = 1; i < kParts; ++i)
+                g += p[i * kGates];
+            float v = sigmoidf(g) * (h[k] * inv[k] * scale);
             v += __shfl_xor_sync(0xffffffffu, v, 1);
             v += __shfl_xor_sync(0xffffffffu, v, 2);
-            const int column = first + g / kStreams;
-            if (r < n && g % kStreams == 0 && column < a.hidden)
+            if (r < n && gate_stream == 0 && column < a.hidden)
                 a.x[int64_t{base + r} * a.hidden + column] = v * (1.0f / kStreams);
         }
     }
@@ -271,11 +318,11 @@ __global__ void __launch_bounds__(kThreads, 1) up_kernel(Args a) {
 template <DType T>
 Status launch(const Launch& l, const Args& a) {
     const int outs = a.rank + (a.inj ? kStreams : 0);
-    const int threads = (a.hidden / 8 + 31) / 32 * 32;
+    const dim3 grid(kStreams, static_cast<unsigned>((outs + kOuts - 1) / kOuts));
     TERRACE_TRY(start(l, "hyper_read: down",
-                      a.rows == 1 ? down_kernel<T, 1> : down_kernel<T, kBatch>,
-                      static_cast<unsigned>((outs + kOuts - 1) / kOuts * kStreams),
-                      static_cast<unsigned>(threads), 0, Start::overlapping, a));
+                      a.rows == 1 ? down_kernel<T, 1> : down_kernel<T, kBatch>, grid, kThreads,
+                      a.rows == 1 ? static_cast<size_t>(kOuts * 2 * a.hidden) : 0,
+                      Start::overlapping, a));
     const auto blocks = static_cast<unsigned>((a.hidden + kColumns - 1) / kColumns);
     const auto up = [&](auto* kernel, int rows) {
         return start(l, "hyper_read: up", kernel, blocks, kThreads, up_plan(a.rank, rows).bytes,
@@ -314,7 +361,7 @@ Status hyper_decode(const Launch& l, const HyperReadArgs& a, const HyperScratch&
         d.inject = static_cast<const uint16_t*>(w.inject.plain.data);
         d.inj = a.inj.device_pointer() + int64_t{row0} * kStreams;
     }
-    d.mid = s.mid;
+    d.sums = s.sums;
     d.inv = s.inv;
     d.rows = n_rows;
     d.hidden = a.hidden;

@@ -123,6 +123,8 @@ HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, i
     s.mid = carve.take<float>(static_cast<size_t>(rows) * static_cast<size_t>(rank));
     s.act = carve.take<__half>(static_cast<size_t>(rows) * static_cast<size_t>(round_up8(rank)));
     s.inv = carve.take<float>(static_cast<size_t>(rows) * static_cast<size_t>(streams));
+    s.sums = carve.take<float>(static_cast<size_t>(rows) * static_cast<size_t>(streams) *
+                               static_cast<size_t>(rank + streams));
     s.used = carve.used();
     return s;
 }

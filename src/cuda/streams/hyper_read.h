@@ -21,6 +21,7 @@ struct HyperScratch {
     float* mid = nullptr;   // [R][rank]
     __half* act = nullptr;  // [R][round_up8(rank)] activated
     float* inv = nullptr;   // [R][S] 1 / rms of the streams
+    float* sums = nullptr;  // [R][S][rank + S] what each stream gives to down and inject
     size_t used = 0;
 };
 HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, int rank);

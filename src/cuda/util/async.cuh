@@ -13,15 +13,14 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 
 // ---- clusters
 
-__device__ __forceinline__ int cluster_rank() {
-    uint32_t r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return static_cast<int>(r);
-}
 // Every thread of every block of the cluster arrives, then waits; writes to shared memory of other
 // blocks before the arrival are visible behind the wait.
 __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+// The same for a thread with nothing to show: it does not wait for its own writes.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -67,6 +66,17 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t phase) 
         "}\n" ::"r"(shared_address(barrier)),
         "r"(phase)
         : "memory");
+}
+
+// ---- copies of 16 bytes per thread; many small pieces come faster so than as bulk copies
+
+__device__ __forceinline__ void copy16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
+                 : "memory");
+}
+// The thread's own copies are there; those of others behind a barrier.
+__device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 // ---- loads
