@@ -222,6 +222,11 @@ const std::vector<std::pair<std::string, std::function<float(int, int)>>>& distr
          [](int r, int b) {
              return b % 97 == 0 ? INFINITY : b % 89 == 0 ? -INFINITY : noise(r, b);
          }},
+        {"pairs of ties", [](int r, int b) { return noise(r, b / 2 * 2 % 100'000); }},
+        {"hundreds at the cut",
+         [](int r, int b) {
+             return b % 300 == 7 ? 3.0f : noise(r, b) + (b % 100 == 3 ? 5.0f : 0);
+         }},
         {"one peak", [](int, int b) { return b == 4321 ? 1.0f : 0.0f; }},
         {"tiny", [](int r, int b) { return noise(r, b) * 1e-44f; }},
     };

@@ -116,8 +116,9 @@ struct State : Softmax {
     }
 };
 
-// Copies tiles of K and V to a ring in shared memory. A warp copies two blocks of each tile; its
-// lanes hold the addresses of the next 16 tiles' blocks, with the number of tokens in the low bits.
+// Copies tiles of K and V to a ring in shared memory, K one tile ahead of V because it is needed one
+// tile ahead. A warp copies two blocks of each tile; its lanes hold the addresses of 16 tiles' blocks,
+// with the number of tokens in the low bits: of the 16 tiles that K is in, and of the 16 others.
 template <int kWarps, int kParts>
 class Ring {
   public:
@@ -134,7 +135,8 @@ class Ring {
     __device__ __forceinline__ uint32_t v(int tile) const { return k(tile) + S::kHalfStage; }
 
     // `listed`: the list's value at entry(batch * 16 + lane / 2, ...), or anything without a list.
-    __device__ __forceinline__ void resolve(const Walk<kWarps, kParts>& w, int entry, int listed) {
+    __device__ __forceinline__ void resolve(const Walk<kWarps, kParts>& w, int batch, int entry,
+                                            int listed) {
         int block = entry, n = kBlockTokens;
         if (entry >= w.n_blocks) {
             block = w.complete;
@@ -142,53 +144,63 @@ class Ring {
         } else if (w.list) {
             block = listed;
         }
-        address_ = 0;
+        uint64_t address = 0;
         if (n > 0) {
             const int pos = block * kBlockTokens;
             const std::byte* at =
                 kv_.block(w.table[pos / kPageTokens], pos % kPageTokens / kBlockTokens);
-            address_ = reinterpret_cast<uint64_t>(at + head_bytes_) + static_cast<uint64_t>(n);
+            address = reinterpret_cast<uint64_t>(at + head_bytes_) + static_cast<uint64_t>(n);
         }
+        if (batch % 2)
+            odd_ = address;
+        else
+            even_ = address;
     }
     __device__ __forceinline__ static int lane_entry(const Walk<kWarps, kParts>& w, int batch) {
         const int lane = static_cast<int>(threadIdx.x) & 31;
         const int warp = static_cast<int>(threadIdx.x) >> 5;
         return w.entry(16 * batch + lane / 2, warp + kWarps * (lane % 2));
     }
-    // Starts the copies of a tile; tokens that do not exist become zeros.
-    __device__ __forceinline__ void fetch(const Walk<kWarps, kParts>& w, int tile) {
-        const int lane = static_cast<int>(threadIdx.x) & 31;
-        const int warp = static_cast<int>(threadIdx.x) >> 5;
+    // Start the copies of a tile; tokens that do not exist become zeros.
+    __device__ __forceinline__ void fetch_k(const Walk<kWarps, kParts>& w, int tile) {
+        if (tile >= w.tiles) return;
         if (tile > 0 && tile % 16 == 0) {
             const int entry = lane_entry(w, tile / 16);
-            resolve(w, entry, w.list && entry < w.n_blocks ? w.list[entry] : 0);
+            resolve(w, tile / 16, entry, w.list && entry < w.n_blocks ? w.list[entry] : 0);
         }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const uint64_t packed = __shfl_sync(
-                0xffffffffu, static_cast<unsigned long long>(address_), tile % 16 * 2 + i);
-            const auto n = static_cast<int>(packed & 7);
-            const std::byte* from =
-                n > 0 ? reinterpret_cast<const std::byte*>(packed & ~uint64_t{7}) : kv_.base;
-            const uint32_t to =
-                k(tile) +
-                static_cast<uint32_t>((warp + kWarps * i) * kBlockTokens * kRowBytes + 16 * lane);
-#pragma unroll
-            for (int t = 0; t < kBlockTokens; ++t) {
-                const uint32_t bytes = t < n ? 16 : 0;
-                const std::byte* at = from + t * token_bytes_ + 16 * lane;
-                copy16_async(to + t * kRowBytes, at, bytes);
-                copy16_async(to + t * kRowBytes + S::kHalfStage, at + half_, bytes);
-            }
-        }
+        copy(tile, k(tile), 0);
+    }
+    __device__ __forceinline__ void fetch_v(const Walk<kWarps, kParts>& w, int tile) const {
+        if (tile < w.tiles) copy(tile, v(tile), half_);
     }
 
   private:
+    __device__ __forceinline__ void copy(int tile, uint32_t base, size_t half) const {
+        const int lane = static_cast<int>(threadIdx.x) & 31;
+        const int warp = static_cast<int>(threadIdx.x) >> 5;
+        const unsigned long long mine = tile / 16 % 2 ? odd_ : even_;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint64_t packed = __shfl_sync(0xffffffffu, mine, tile % 16 * 2 + i);
+            const auto n = static_cast<int>(packed & 7);
+            const std::byte* from =
+                (n > 0 ? reinterpret_cast<const std::byte*>(packed & ~uint64_t{7}) + half
+                       : kv_.base) +
+                16 * lane;
+            const uint32_t to =
+                base +
+                static_cast<uint32_t>((warp + kWarps * i) * kBlockTokens * kRowBytes + 16 * lane);
+#pragma unroll
+            for (int t = 0; t < kBlockTokens; ++t)
+                copy16_async(to + t * kRowBytes, from + t * token_bytes_, t < n ? 16 : 0);
+        }
+    }
+
     uint32_t base_;
     RowSource kv_;
     size_t half_;
     uint32_t token_bytes_, head_bytes_;
-    uint64_t address_ = 0;
+    uint64_t even_ = 0, odd_ = 0;
 };
 
 // Scores of the warp's 8 tokens of a tile, in units of log2: to scores[head][token].
@@ -363,15 +375,6 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     }
     walk.cut(a.counts.empty() ? walk.complete : a.counts.device_pointer()[r],
              at.pos + 1 - walk.complete * kBlockTokens, rank * parts, parts);
-    const int entry0 = Ring<kWarps, kParts>::lane_entry(walk, 0);
-    if (parts > 1 && walk.list) listed = entry0 < walk.n_blocks ? walk.list[entry0] : 0;
-    ring.resolve(walk, entry0, listed);
-#pragma unroll
-    for (int t = 0; t < kStages; ++t) {
-        if (t < walk.tiles) ring.fetch(walk, t);
-        commit_copies();
-    }
-
     uint32_t q[kDim / 16][4];
     const float scale = a.scale * 1.4426950408889634f;
 #pragma unroll
@@ -389,6 +392,17 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
             }
     }
 
+    const int entry0 = Ring<kWarps, kParts>::lane_entry(walk, 0);
+    if (parts > 1 && walk.list) listed = entry0 < walk.n_blocks ? walk.list[entry0] : 0;
+    ring.resolve(walk, 0, entry0, listed);
+    // Groups of copies: K of tile i + 1 and V of tile i.
+#pragma unroll
+    for (int i = -1; i < kStages - 1; ++i) {
+        ring.fetch_k(walk, i + 1);
+        if (i >= 0) ring.fetch_v(walk, i);
+        commit_copies();
+    }
+
     // The scores of a tile are made while the one before is added: one barrier per tile.
     auto* scores = reinterpret_cast<float*>(shared + S::kRingBytes);
     State<kWarps> x;
@@ -398,12 +412,10 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     if (walk.tiles > 0) score_tile<kWarps>(q, ring.k(0), scores);
     int part = 0, tile_of_part = 0;
     for (int t = 0; t < walk.tiles; ++t) {
-        if (t == 0)
-            wait_copies<kStages - 2>();
-        else
-            wait_copies<0>();
+        wait_copies<kStages - 2>();
         __syncthreads();
-        if (t > 0 && t + kStages - 1 < walk.tiles) ring.fetch(walk, t + kStages - 1);
+        ring.fetch_k(walk, t + kStages);
+        ring.fetch_v(walk, t + kStages - 1);
         commit_copies();
         if (t + 1 < walk.tiles)
             score_tile<kWarps>(q, ring.k(t + 1), scores + (t + 1) % 2 * S::kScores);

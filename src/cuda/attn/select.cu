@@ -25,6 +25,7 @@ constexpr int kPerThread = 4;  // listed keys
 constexpr int kListKeys = kPerThread * kThreads;
 constexpr int kKept = 16;  // keys a thread keeps in registers
 constexpr int kDigitBits = 11;
+constexpr int kTies = 1 << (kDigitBits - 1);  // equals at the cut that a cluster sorts out
 // Rows of fewer blocks are done by the first block of the cluster: its barriers would cost more.
 constexpr int kAloneBlocks = 12 * kThreads;
 
@@ -41,7 +42,7 @@ struct Shared {
     uint32_t warp_a[2][kWarps], warp_b[kWarps];
     uint32_t slot_a[2][kMaxCluster], slot_b[kMaxCluster];
     uint32_t chosen_above[kMaxCluster], chosen_equal[kMaxCluster];
-    uint32_t bound, high, listed, n_chosen, n_own;
+    uint32_t bound, high, listed, n_chosen, n_own, n_ties;
     uint32_t digit, n_above, n_digit;
 };
 
@@ -218,7 +219,7 @@ __device__ __forceinline__ Range block_range(const Row& row, const uint32_t (&ke
         s.warp_a[0][warp_id()] = bound;
         s.warp_b[warp_id()] = high;
     }
-    if (threadIdx.x == 0) s.listed = s.n_chosen = s.n_own = 0;
+    if (threadIdx.x == 0) s.listed = s.n_chosen = s.n_own = s.n_ties = 0;
     __syncthreads();
     return {__reduce_min_sync(0xffffffffu, s.warp_a[0][lane_id()]),
             __reduce_max_sync(0xffffffffu, s.warp_b[lane_id()])};
@@ -234,10 +235,31 @@ __device__ __forceinline__ uint32_t take_slot(uint32_t* counter, bool wants) {
            static_cast<uint32_t>(__popc(all & ((1u << lane_id()) - 1)));
 }
 
+// Raises the first `need` of the keys equal to the cut above it. False, in all threads, if there are
+// more equals than there is room for.
+__device__ __forceinline__ bool take_first_ties(Shared& s, uint2 (&seen)[kPerThread], Cut cut) {
+#pragma unroll
+    for (uint2& x : seen) {
+        const uint32_t at = take_slot(&s.n_ties, x.x == cut.key);
+        if (x.x == cut.key && at < kTies) s.digits[at] = x.y;
+    }
+    __syncthreads();
+    if (s.n_ties > kTies) return false;
+#pragma unroll
+    for (uint2& x : seen) {
+        if (x.x != cut.key) continue;
+        uint32_t lower = 0;
+        for (uint32_t i = 0; i < s.n_ties; ++i)
+            lower += s.digits[i] < x.y;
+        if (lower < cut.need) ++x.x;
+    }
+    return true;
+}
+
 // A cluster's short way. Each block lists what is above its own bound and sees all lists; the result
 // is exact if no block's bound is above the cut, as everything else is below the bounds. Then each
 // block finds the places of its own chosen keys by counting lower ones. False, in all blocks, where
-// a list is too long, the lists hold too little, or equals at the cut have to be told apart.
+// a list is too long, the lists hold too little, or too many are equal at the cut.
 __device__ bool select_shared(const Row& row, const uint32_t (&keys)[kKept], uint32_t top,
                               int32_t* out) {
     Shared& s = *row.s;
@@ -281,7 +303,8 @@ __device__ bool select_shared(const Row& row, const uint32_t (&keys)[kKept], uin
     bool good = longest <= static_cast<uint32_t>(slots) && total >= top;
     if (good) {
         const Cut cut = count_digits(s, listed, low, high, top);
-        good = cut.need == 0 && cut.key >= bound;
+        good = cut.need == 0 ? cut.key >= bound : cut.key > bound;
+        if (good && cut.need > 0) good = take_first_ties(s, seen, cut);
         if (good) {
 #pragma unroll
             for (int j = 0; j < kPerThread; ++j) {
@@ -290,11 +313,11 @@ __device__ bool select_shared(const Row& row, const uint32_t (&keys)[kKept], uin
                 if (chosen) s.list[at] = seen[j].y;
                 const bool mine = chosen && (tid + j * kThreads) / slots == row.rank;
                 const uint32_t place = take_slot(&s.n_own, mine);
-                if (mine) s.digits[place] = seen[j].y;
+                if (mine) s.digits[kTies + place] = seen[j].y;
             }
             __syncthreads();
             for (auto i = static_cast<uint32_t>(warp_id()); i < s.n_own; i += kWarps) {
-                const uint32_t block = s.digits[i];
+                const uint32_t block = s.digits[kTies + i];
                 uint32_t lower = 0;
                 for (auto j = static_cast<uint32_t>(lane_id()); j < top; j += 32)
                     lower += s.list[j] < block;
@@ -439,8 +462,7 @@ __device__ void write_chosen(const Row& row, Cut cut, int32_t* out) {
 // Shared memory   29 KiB: lists, digits.
 // Traffic   the row's scores once from L2, and once more where ties or a single block write them.
 // Numerics  integer keys: the result does not depend on any order.
-__global__ void __launch_bounds__(kThreads)
-    select_kernel(const SelectBlocksArgs a, int cluster) {
+__global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs a, int cluster) {
     __shared__ Shared shared;
     pdl_launch();
     const int tid = static_cast<int>(threadIdx.x), r = static_cast<int>(blockIdx.x) / cluster;
