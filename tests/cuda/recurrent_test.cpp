@@ -1,6 +1,7 @@
 // Gated delta net and n-gram injection on the GPU against the scalar reference, and the bits of
 // sequences alone, in batches and cut into pieces.
 // SPDX-License-Identifier: MIT
+#include "cuda/recurrent/seq_tiles.h"
 #include "gpu.h"
 
 namespace terrace::test {
@@ -42,6 +43,28 @@ std::vector<GdnCase> gdn_cases() {
 std::string name(const GdnCase& c) {
     return "dims " + std::to_string(c.k_dim) + " x " + std::to_string(c.v_dim) + " bias " +
            std::to_string(c.decay_bias);
+}
+
+TEST(SeqTiles, AFewRowsBehindWholeChunksAreDecoded) {
+    for (const int whole : {0, 64, 640}) {
+        EXPECT_EQ(cuda::decoded_rows(whole), 0);
+        EXPECT_EQ(cuda::decoded_rows(whole + 1), 1);
+        EXPECT_EQ(cuda::decoded_rows(whole + kDecodeRows), kDecodeRows);
+        EXPECT_EQ(cuda::decoded_rows(whole + kDecodeRows + 1), 0);
+        EXPECT_EQ(cuda::tiled_rows(whole + 5, cuda::Tiled::prefilled), whole);
+        EXPECT_EQ(cuda::tiled_rows(whole + 40, cuda::Tiled::prefilled), whole + 40);
+    }
+}
+
+TEST(SeqTiles, TilesDoNotCrossSequences) {
+    std::vector<SeqRows> seqs;
+    for (const int n : {1, 65, 0, 100, 64})
+        seqs.push_back({0, n, 0, 0, 0, 0});
+    StepRows step;
+    step.n_seqs = static_cast<int32_t>(seqs.size());
+    step.host_seqs = seqs.data();
+    EXPECT_EQ(cuda::count_tiles(step, cuda::Tiled::all, 64), 1 + 2 + 0 + 2 + 1);
+    EXPECT_EQ(cuda::count_tiles(step, cuda::Tiled::prefilled, 64), 0 + 1 + 0 + 2 + 1);
 }
 
 class CudaRecurrent : public GpuTest {};

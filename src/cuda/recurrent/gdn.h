@@ -1,5 +1,6 @@
-// Pieces of the gated delta net. Heads of 128 x 128 with four taps take the chunk form for prefilled
-// rows and the one-launch step for decoded ones; any other shape takes the recurrent form for all.
+// Pieces of the gated delta net. Heads of 128 x 128 with four taps take the chunk form for
+// prefilled rows and the one-launch step for decoded ones; any other shape takes the recurrent form
+// for all.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "cuda/env.h"

@@ -1,5 +1,5 @@
-// The chunk form's common ground: tile shapes in scratch, fragments of the tensor cores, and numbers
-// as sums of two f16. Only for heads of 128 x 128.
+// The chunk form's common ground: tile shapes in scratch, fragments of the tensor cores, and
+// numbers as sums of two f16. Only for heads of 128 x 128.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cuda_fp16.h>

@@ -1,4 +1,5 @@
-// The gated delta net's entry point: which rows take which form, and the scratch that launches share.
+// The gated delta net's entry point: which rows take which form, and the scratch that launches
+// share.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 

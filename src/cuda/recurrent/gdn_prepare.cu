@@ -1,5 +1,5 @@
-// Gated delta net, chunk form, first launch: all that does not depend on the state, for every chunk at
-// once.
+// Gated delta net, chunk form, first launch: all that does not depend on the state, for every chunk
+// at once.
 // SPDX-License-Identifier: MIT
 #include "cuda/recurrent/gdn.h"
 #include "cuda/recurrent/gdn_chunk.cuh"
@@ -37,8 +37,10 @@ struct Channel {
         const int at = done - kTaps + j;
         return *(at < 0 ? past + int64_t{kTaps + at} * channels : u + int64_t{at} * channels);
     }
+    // Loads without a condition, so that many are on their way together.
     __device__ float now(int i) const {
-        return i < n_rows ? u[int64_t{done + i} * channels] : 0.0f;
+        const float v = u[int64_t{done + min(i, n_rows - 1)} * channels];
+        return i < n_rows ? v : 0.0f;
     }
     // The state behind the sequence's last row; it has more rows than taps.
     __device__ void move_on(int rows) const {
@@ -134,7 +136,8 @@ __device__ __forceinline__ void gates(float* decay, float* beta, const GdnArgs& 
 }
 
 // Column `column` of (I + A)^-1, A strictly lower and given transposed; columns from kFirst on have
-// zeros above row kFirst. A thread per column: each row's unknown, once known, leaves all later rows.
+// zeros above row kFirst. A thread per column: each row's unknown, once known, leaves all later
+// rows.
 template <int kFirst>
 __device__ __forceinline__ void invert(const float (*a)[kSquareStride], int column, __half* out) {
     float x[kRows - kFirst];
@@ -158,8 +161,8 @@ __device__ __forceinline__ void invert(const float (*a)[kSquareStride], int colu
         out[i * kPairStride + column] = __float2half_rn(i < kFirst ? 0.0f : x[max(i - kFirst, 0)]);
 }
 
-// Computes q, k, T, P, beta V and the gates of a chunk (model spec 3.6, chunk form) for a k head and
-// its value heads, and moves the convolution state on where no row of the sequence is decoded.
+// Computes q, k, T, P, beta V and the gates of a chunk (model spec 3.6, chunk form) for a k head
+// and its value heads, and moves the convolution state on where no row of the sequence is decoded.
 // Grid: (k heads, tiles). Shared memory: Shared.
 // Traffic: u once, a tile's results once: about 210 KiB per chunk and k head.
 // Numerics: fp32; products of q and k as f16 pairs; T column by column in fp32; T, P, q and k are
@@ -196,8 +199,9 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_kernel(GdnArgs a, Tiles o
                 u[j] = ch.now(i + j);
 #pragma unroll
             for (int j = 0; j < 32; ++j) {
-                to[(i + j) * kRowStride] =
-                    i + j < tile.n_rows ? convolve(w, x0, x1, x2, u[j]) : 0.0f;
+                float y = convolve(w, x0, x1, x2, u[j]);
+                if (i + j >= tile.n_rows) y = 0.0f;
+                to[(i + j) * kRowStride] = y;
                 x0 = x1, x1 = x2, x2 = u[j];
             }
         }

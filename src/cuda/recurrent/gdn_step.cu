@@ -1,5 +1,5 @@
-// Gated delta net, recurrent form: decay, error, rank-one update, read-out, gated RMS norm, row after
-// row of a sequence.
+// Gated delta net, recurrent form: decay, error, rank-one update, read-out, gated RMS norm, row
+// after row of a sequence.
 // SPDX-License-Identifier: MIT
 #include <type_traits>
 
@@ -12,8 +12,8 @@ namespace terrace::cuda {
 namespace {
 
 // Any dims. Grid: (value heads, sequences), a thread per value column.
-// Shared memory: q and k of the row; the head's state [k_dim][v_dim] when it fits, else it is worked
-// on where it lies. Numerics: fp32, sums over k_dim in ascending order.
+// Shared memory: q and k of the row; the head's state [k_dim][v_dim] when it fits, else it is
+// worked on where it lies. Numerics: fp32, sums over k_dim in ascending order.
 template <bool kStateInShared>
 __global__ void recur_kernel(GdnArgs a, const float* y, int channels) {
     extern __shared__ float smem[];
@@ -72,8 +72,8 @@ constexpr int kDim = 128;
 constexpr int kGroups = 16;                 // of threads, by rows of the state
 constexpr int kStateRows = kDim / kGroups;  // of a thread
 
-// A value head is one block's, or a cluster's of four that own 32 columns each: faster alone, slower
-// among many. Both add up in the same order, so the choice changes no bit.
+// A value head is one block's, or a cluster's of four that own 32 columns each: faster alone,
+// slower among many. Both add up in the same order, so the choice changes no bit.
 template <int kSlices>
 struct StepShape {
     static constexpr int kColumns = kDim / kSlices;
@@ -92,8 +92,8 @@ struct alignas(4 * N) Columns {
 // Computes the decoded rows of a sequence for the columns of a slice of a value head.
 // Grid: (value heads x slices, sequences). Every block convolves its q/k head again.
 // Shared memory: q, k, v of the rows, sums across groups.
-// Traffic: the state in and out once, in registers meanwhile; asked for into the L2 cache before the
-// projections are done.
+// Traffic: the state in and out once, in registers meanwhile; asked for into the L2 cache before
+// the projections are done.
 // Numerics: fp32. o = decay * q.S + (q.k) * err, so that one pass over the old state gives both the
 // error and the output; sums over a group's 8 rows of the state, then groups, in order.
 // Convolution state: the last block that has read a q/k head's part of it writes the new one.

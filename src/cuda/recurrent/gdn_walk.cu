@@ -1,5 +1,5 @@
-// Gated delta net, chunk form, second launch: the state walks over the chunks of its sequence; third
-// launch: the outputs' norm and gate.
+// Gated delta net, chunk form, second launch: the state walks over the chunks of its sequence;
+// third launch: the outputs' norm and gate.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
@@ -66,7 +66,8 @@ __device__ __forceinline__ void mma4(float (*c)[4], const uint32_t (&a)[4], cons
     mma(c[3], a, b1[2], b1[3]);
 }
 
-// c[.][i] += a[.][j] * m[i][j] for the 16 tokens j of tile kt and all i of tiles that are not earlier.
+// c[.][i] += a[.][j] * m[i][j] for the 16 tokens j of tile kt and all i of tiles that are not
+// earlier.
 __device__ __forceinline__ void lower_product(float (&c)[8][4], const uint32_t (&hi)[4],
                                               const uint32_t (&lo)[4], const __half* m, int kt) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
@@ -256,8 +257,8 @@ __global__ void __launch_bounds__(kThreads, 1)
             state[(8 * n + lane % 4 * 2 + (i & 1)) * kDim + i / 2 * 8] = s[n][i] / scale;
 }
 
-// Computes out = o * rsqrt(mean(o^2) + eps) * norm * sigmoid(z) in place. Grid: tiles; a warp per row
-// and head. Traffic: out in and out, z.
+// Computes out = o * rsqrt(mean(o^2) + eps) * norm * sigmoid(z) in place. Grid: tiles; a warp per
+// row and head. Traffic: out in and out, z.
 __global__ void __launch_bounds__(256) gate_kernel(GdnArgs a, int tile0) {
     pdl_launch();
     pdl_wait();

@@ -11,16 +11,24 @@ namespace terrace::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kGateThreads = 640;  // 4 columns each: a stream of 2560
 // Rows per block of the convolution; at least the history, so that only a sequence's first tile
 // reads the state, and may move it on when it has done so.
 constexpr int kTileRows = 16;
+
+template <int N>
+struct alignas(4 * N) Floats {
+    float v[N];
+};
 
 // Computes gate[r][s] = sigmoid(signed root of <K_s, Q_s> / sqrt(H)) and
 // b[r][s][:] = norm of gate * value. Grid: (streams, rows).
 // Traffic: key, h, value once from memory, value again from the cache; b.
 // Numerics: norms are factored out of the dot product; the mean square of gate * value is
 // gate^2 times that of value.
-__global__ void __launch_bounds__(kThreads) gate_kernel(PleInjectArgs a, float* b, float* gates) {
+template <int N>
+__global__ void __launch_bounds__(kGateThreads)
+    gate_kernel(PleInjectArgs a, float* b, float* gates) {
     __shared__ float part[32];
     pdl_launch();
     pdl_wait();
@@ -33,13 +41,19 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(PleInjectArgs a, float* 
         const float* h = a.h.device_pointer() + at;
         const float* value = a.value.device_pointer() + int64_t{r} * hidden;
         float kk = 0.0f, hh = 0.0f, kh = 0.0f, vv = 0.0f;
-        for (int i = static_cast<int>(threadIdx.x); i < hidden; i += kThreads) {
-            const int w = s * hidden + i;
-            kk = fmaf(key[i], key[i], kk);
-            hh = fmaf(h[i], h[i], hh);
-            vv = fmaf(value[i], value[i], vv);
-            kh = fmaf(key[i] * (1.0f + load_plain(a.norm_key, w)),
-                      h[i] * (1.0f + load_plain(a.norm_query, w)), kh);
+        for (int i = static_cast<int>(threadIdx.x) * N; i < hidden; i += kGateThreads * N) {
+            const auto k4 = *reinterpret_cast<const Floats<N>*>(key + i);
+            const auto h4 = *reinterpret_cast<const Floats<N>*>(h + i);
+            const auto v4 = *reinterpret_cast<const Floats<N>*>(value + i);
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                const int w = s * hidden + i + j;
+                kk = fmaf(k4.v[j], k4.v[j], kk);
+                hh = fmaf(h4.v[j], h4.v[j], hh);
+                vv = fmaf(v4.v[j], v4.v[j], vv);
+                kh = fmaf(k4.v[j] * (1.0f + load_plain(a.norm_key, w)),
+                          h4.v[j] * (1.0f + load_plain(a.norm_query, w)), kh);
+            }
         }
         kk = block_sum(kk, part);
         hh = block_sum(hh, part);
@@ -50,8 +64,13 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(PleInjectArgs a, float* 
         const float gate = sigmoidf(dot == 0.0f ? 0.0f : root);
         const float scale = gate * rsqrtf(gate * gate * (vv / n) + a.eps);
         if (threadIdx.x == 0) gates[int64_t{r} * a.streams + s] = gate;
-        for (int i = static_cast<int>(threadIdx.x); i < hidden; i += kThreads)
-            b[at + i] = value[i] * scale * (1.0f + load_plain(a.norm_conv, s * hidden + i));
+        for (int i = static_cast<int>(threadIdx.x) * N; i < hidden; i += kGateThreads * N) {
+            auto v4 = *reinterpret_cast<const Floats<N>*>(value + i);
+#pragma unroll
+            for (int j = 0; j < N; ++j)
+                v4.v[j] *= scale * (1.0f + load_plain(a.norm_conv, s * hidden + i + j));
+            *reinterpret_cast<Floats<N>*>(b + at + i) = v4;
+        }
     }
 }
 
@@ -73,9 +92,11 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < t.n_rows; ++k) {
         const int64_t r = t.row0 + k;
         float sum = 0.0f;
+#pragma unroll 4
         for (int j = 0; j < a.kernel; ++j) {
             const int at = done + k - history + j * a.dilation;  // negative: in the state
-            const float v = at < 0 ? past[int64_t{history + at} * wide] : own[int64_t{at} * wide];
+            const float v =
+                *(at < 0 ? past + int64_t{history + at} * wide : own + int64_t{at} * wide);
             sum = fmaf(load_plain(a.conv, int64_t{c} * a.kernel + j), v, sum);
         }
         const float gated = gates[r * a.streams + s] * a.value.device_pointer()[r * a.hidden + i];
@@ -105,10 +126,13 @@ PleScratch ple_scratch(std::byte* base, int rows, int streams, int hidden) {
 Status ple_inject(const Launch& l, const PleInjectArgs& a) {
     if (a.step.n_rows == 0) return {};
     const PleScratch s = ple_scratch(l.scratch, a.step.n_rows, a.streams, a.hidden);
-    TERRACE_TRY(start(l, "ple_inject: gates", gate_kernel,
+    const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+    const bool four = a.hidden % 4 == 0 && aligned(a.h.device_pointer()) &&
+                      aligned(a.key.device_pointer()) && aligned(a.value.device_pointer());
+    TERRACE_TRY(start(l, "ple_inject: gates", four ? gate_kernel<4> : gate_kernel<1>,
                       dim3(static_cast<unsigned>(a.streams),
                            static_cast<unsigned>(std::min(a.step.n_rows, 65535))),
-                      kThreads, 0, Start::overlapping, a, s.b, s.gate));
+                      kGateThreads, 0, Start::overlapping, a, s.b, s.gate));
     const int tile_rows = std::max(kTileRows, (a.kernel - 1) * a.dilation);
     return start(l, "ple_inject: convolution", conv_kernel,
                  dim3(static_cast<unsigned>((a.streams * a.hidden + kThreads - 1) / kThreads),

@@ -1,42 +1,17 @@
-// Tiles of rows that never cross a sequence: tile t of a step, counted sequence after sequence. The
-// host counts them from the rows per sequence, kernels find theirs on the device, because a
-// captured step is replayed with other positions and slots.
+// How a kernel finds its tile of rows (seq_tiles.h): on the device, because a captured step is
+// replayed with other positions and slots.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "cuda/recurrent/seq_tiles.h"
 #include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
-
-// The rows of a sequence that are cut into tiles.
-enum class Tiled : uint8_t {
-    all,
-    prefilled,  // whole runs of kGdnChunk and a last run longer than kDecodeRows: RowKind::prefill
-};
-
-// Rows behind a sequence's last whole run of kGdnChunk, when they are few enough to be decoded.
-constexpr int decoded_rows(int n_rows) {
-    const int tail = n_rows % kGdnChunk;
-    return tail <= kDecodeRows ? tail : 0;
-}
-constexpr int tiled_rows(int n_rows, Tiled part) {
-    return part == Tiled::all ? n_rows : n_rows - decoded_rows(n_rows);
-}
-constexpr int tiles_of(int n_rows, Tiled part, int tile_rows) {
-    return (tiled_rows(n_rows, part) + tile_rows - 1) / tile_rows;
-}
 
 struct SeqTile {
     SeqRows seq;
     int row0;    // first row of the tile in the step
     int n_rows;  // 0: there is no such tile
 };
-
-inline int count_tiles(const StepRows& step, Tiled part, int tile_rows) {
-    int n = 0;
-    for (int i = 0; i < step.n_seqs; ++i)
-        n += tiles_of(step.host_seqs[i].n_rows, part, tile_rows);
-    return n;
-}
 
 // Tiles of the sequences before `seq`. A warp's lanes take part as below.
 __device__ __forceinline__ int first_tile(const StepRows& step, Tiled part, int seq,

@@ -67,8 +67,9 @@ __device__ __forceinline__ float warp_sums16(float (&v)[16]) {
     return v[0] + __shfl_xor_sync(0xffffffffu, v[0], 1);
 }
 
-// Computes sums[r][s][o] = <n_s, w_s[o]>: the parts of down(n) and inject(n) that each stream gives,
-// and inv. The norm is factored out: dot products of h * (1 + w) are scaled by the stream's inv.
+// Computes sums[r][s][o] = <n_s, w_s[o]>: the parts of down(n) and inject(n) that each stream
+// gives, and inv. The norm is factored out: dot products of h * (1 + w) are scaled by the stream's
+// inv.
 // Grid: (streams, groups of 10 outputs), 132 blocks at the real size; 8 columns of the stream per
 // thread, whose weights stay in registers for all rows.
 // Shared memory: sums per warp of a batch of rows.
@@ -113,10 +114,11 @@ __global__ void __launch_bounds__(kThreads, kRows == 1 ? 3 : 1) down_kernel(Args
     const auto load_group = [&](int r0, float(&v)[kGroup][8]) {
 #pragma unroll
         for (int q = 0; q < kGroup; ++q) {
-            const bool there = active && r0 + q < rows;
-            const auto* p = reinterpret_cast<const float4*>(a.h + int64_t{r0 + q} * wide +
-                                                            s * a.hidden + column);
-            const float4 lo = there ? p[0] : float4{}, hi = there ? p[1] : float4{};
+            // No condition on the loads; rows that are not there are not looked at.
+            const int64_t at = int64_t{min(r0 + q, rows - 1)} * wide + s * a.hidden;
+            const auto* p = reinterpret_cast<const float4*>(a.h + at + min(column, a.hidden - 8));
+            float4 lo = p[0], hi = p[1];
+            if (!active) lo = hi = float4{};
             v[q][0] = lo.x, v[q][1] = lo.y, v[q][2] = lo.z, v[q][3] = lo.w;
             v[q][4] = hi.x, v[q][5] = hi.y, v[q][6] = hi.z, v[q][7] = hi.w;
         }

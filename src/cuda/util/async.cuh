@@ -90,7 +90,8 @@ __device__ __forceinline__ uint4 load_weight(const void* p) {
                  : "l"(p));
     return v;
 }
-// A hint that never faults and never changes what a later load sees: allowed in front of pdl_wait().
+// A hint that never faults and never changes what a later load sees: allowed in front of
+// pdl_wait().
 __device__ __forceinline__ void prefetch_l2(const void* p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
