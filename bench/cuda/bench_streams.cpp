@@ -85,9 +85,34 @@ void copies(Gpu& gpu) {
     }
 }
 
+void candidates(Gpu& gpu) {
+    constexpr int kVocab = 248320, kMost = 256;
+    for (const int rows : {1, 16}) {
+        const auto r = static_cast<size_t>(rows);
+        SampleCandidatesArgs a;
+        a.logits = gpu.random_floats(r * kVocab, 8.0f);
+        a.values = gpu.space<float>(r * kMost);
+        a.ids = gpu.space<int32_t>(r * kMost);
+        a.log_sum = gpu.space<float>(r);
+        a.rows = rows;
+        a.vocab = kVocab;
+        OpsLimits limits;
+        limits.head_rows = rows;
+        if (const Status s = gpu.ops().reserve(limits); !s) fmt::print("{}\n", s.error().message);
+        for (const int k : {1, 64, 256}) {
+            a.k = k;
+            const double us =
+                gpu.time_us(20, [&](int) { return gpu.ops().sample_candidates(gpu.stream(), a); });
+            report(fmt::format("sample_candidates {} rows, k {}", rows, k), us, 4.0 * rows * kVocab,
+                   0);
+        }
+    }
+}
+
 const Register r("streams", [](Gpu& gpu) {
     read_and_write(gpu);
     copies(gpu);
+    candidates(gpu);
 });
 
 }  // namespace

@@ -151,6 +151,11 @@ Status CpuOps::gather_rows(Stream&, const GatherRowsArgs& a) {
     return {};
 }
 
+Status CpuOps::sample_candidates(Stream&, const SampleCandidatesArgs& a) {
+    tasks(a.rows, [&](int64_t r, int) { sample_candidates_row(a, static_cast<int32_t>(r)); });
+    return {};
+}
+
 Status CpuOps::hyper_write(Stream&, const HyperWriteArgs& a) {
     // One stream of one row is a task: four for a decode row, 10 KiB each in the real model.
     tasks(int64_t{a.rows} * a.streams, [&](int64_t i, int) {

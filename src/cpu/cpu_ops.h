@@ -53,6 +53,7 @@ class CpuOps final : public Ops {
     Status moe(Stream&, const MoeArgs&) override;
     Status ple_inject(Stream&, const PleInjectArgs&) override;
     Status gather_rows(Stream&, const GatherRowsArgs&) override;
+    Status sample_candidates(Stream&, const SampleCandidatesArgs&) override;
 
   private:
     // The one buffer: `linear` (scratch of linear alone, so that other operations may call it),

@@ -11,6 +11,7 @@
 #include "cuda/linear/linear_ops.h"
 #include "cuda/moe/moe_ops.h"
 #include "cuda/recurrent/recurrent_ops.h"
+#include "cuda/sample/candidates.h"
 #include "cuda/streams/stream_ops.h"
 
 namespace terrace {
@@ -28,7 +29,8 @@ class CudaOps final : public Ops {
                std::max({cuda::linear_scratch_bytes(info, l), cuda::gemm_scratch_bytes(info, l),
                          cuda::moe_scratch_bytes(info, l), cuda::attn_scratch_bytes(info, l),
                          cuda::recurrent_scratch_bytes(info, l),
-                         cuda::stream_scratch_bytes(info, l), size_t{256}});
+                         cuda::stream_scratch_bytes(info, l), cuda::sample_scratch_bytes(l),
+                         size_t{256}});
     }
 
     Status reserve(const OpsLimits& limits) override {
@@ -67,6 +69,9 @@ class CudaOps final : public Ops {
     }
     Status gather_rows(Stream& s, const GatherRowsArgs& a) override {
         return cuda::gather_rows(at(s), a);
+    }
+    Status sample_candidates(Stream& s, const SampleCandidatesArgs& a) override {
+        return cuda::sample_candidates(at(s), a);
     }
 
   private:

@@ -254,4 +254,18 @@ struct GatherRowsArgs {
     int32_t n = 0, width = 0;
 };
 
+// What a sampler needs of a row of logits: its k largest, descending, ties to the lower id, and the
+// mass of all. NaN and -inf are no candidates. Places without a candidate hold id -1 and -inf.
+// log_sum[r] = log of the sum over all candidates of exp((logit - largest) * inv_temperature[r]);
+// -inf without any.
+constexpr int32_t kMaxCandidates = 256;
+struct SampleCandidatesArgs {
+    DevSpan<const float> logits;           // [R][vocab]
+    DevSpan<const float> inv_temperature;  // [R], above 0; empty: 1
+    DevSpan<float> values;                 // [R][k]
+    DevSpan<int32_t> ids;                  // [R][k]
+    DevSpan<float> log_sum;                // [R]
+    int32_t rows = 0, vocab = 0, k = 0;    // k at most kMaxCandidates
+};
+
 }  // namespace terrace

@@ -333,6 +333,19 @@ class EmulatedOps final : public Ops {
             [this, a] { return inner_->gather_rows(*inline_, a); });
     }
 
+    Status sample_candidates(Stream& s, const SampleCandidatesArgs& a) override {
+        return queue(
+            s, "sample_candidates",
+            [a](Touched& t) {
+                reads(t, first(a.logits, int64_t{a.rows} * a.vocab));
+                reads(t, first(a.inv_temperature, a.rows));
+                writes(t, first(a.values, int64_t{a.rows} * a.k));
+                writes(t, first(a.ids, int64_t{a.rows} * a.k));
+                writes(t, first(a.log_sum, a.rows));
+            },
+            [this, a] { return inner_->sample_candidates(*inline_, a); });
+    }
+
   private:
     static Status queue(Stream& s, const char* what, std::function<void(Touched&)> touch,
                         std::function<Status()> run) {

@@ -47,7 +47,11 @@ class Ops {
     virtual Status moe(Stream&, const MoeArgs&) = 0;
     virtual Status ple_inject(Stream&, const PleInjectArgs&) = 0;
     virtual Status gather_rows(Stream&, const GatherRowsArgs&) = 0;
+    virtual Status sample_candidates(Stream&, const SampleCandidatesArgs&) = 0;
 };
+
+// One row of sample_candidates in a plain loop; allocates nothing.
+void sample_candidates_row(const SampleCandidatesArgs& args, int32_t row);
 
 // Plain loops with double sums: slow, and right. Needs no CPU feature.
 std::unique_ptr<Ops> make_reference_ops();

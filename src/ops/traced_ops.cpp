@@ -75,6 +75,10 @@ class TracedOps final : public Ops {
     Status gather_rows(Stream& s, const GatherRowsArgs& a) override {
         return span(s, "gather_rows", a.n, [&] { return inner_->gather_rows(s, a); });
     }
+    Status sample_candidates(Stream& s, const SampleCandidatesArgs& a) override {
+        return span(s, "sample_candidates", a.rows,
+                    [&] { return inner_->sample_candidates(s, a); });
+    }
 
   private:
     struct Span {

@@ -48,6 +48,7 @@ class TiledOps final : public Ops {
     Status route(Stream&, const RouteArgs&) override { return none(); }
     Status ple_inject(Stream&, const PleInjectArgs&) override { return none(); }
     Status gather_rows(Stream&, const GatherRowsArgs&) override { return none(); }
+    Status sample_candidates(Stream&, const SampleCandidatesArgs&) override { return none(); }
 
     cuda::DeviceInfo& info() { return info_; }
 

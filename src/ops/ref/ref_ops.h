@@ -26,6 +26,7 @@ class ReferenceOps final : public Ops {
     Status moe(Stream&, const MoeArgs&) override;
     Status ple_inject(Stream&, const PleInjectArgs&) override;
     Status gather_rows(Stream&, const GatherRowsArgs&) override;
+    Status sample_candidates(Stream&, const SampleCandidatesArgs&) override;
 
   private:
     std::string name_ = "reference";
