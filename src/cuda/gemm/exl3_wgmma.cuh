@@ -1,8 +1,9 @@
 // EXL3 products on sm_90a: weights are decoded from shared memory straight into the A operand of
 // wgmma, rows are its B operand. Included by the instance files only.
 //
-// Four producer warps walk the tiles of their block and fill a ring of stages (64 or 128 inputs: the rows, then
-// the trellis of 128 outputs) by bulk copies; two warpgroups of 64 outputs each empty it. Per stage:
+// Four producer warps walk the tiles of their block and fill a ring of stages (64 or 128 inputs: the
+// rows, then the trellis of 128 outputs) by bulk copies; two warpgroups of 64 outputs each empty it.
+// Per stage:
 //   full   the first producer's arrival and all bytes of the copies
 //   empty  one arrival per consumer warp, when the products that read the stage are complete
 // What the consumers must know of a tile lies in a ring of notes; a note is written before its tile's
@@ -167,7 +168,8 @@ __device__ __forceinline__ void put_results(const float (&acc)[kRows / 2], const
 // Computes: product.h, tiles of 128 outputs x kRows rows.
 // Grid and block: persistent, kBlocks per multiprocessor; eight consumer warps, each with 16 outputs
 // of all rows of a tile in registers, and four producer warps.
-// Shared memory: n_stages of kRows * 128 bytes of rows and 1 KiB of trellis per bit; 33 KiB of results.
+// Shared memory: n_stages of stage_bytes(): per 64 inputs, 128 bytes per row and 1 KiB of trellis per
+// bit; 33 KiB of results.
 // Traffic: a weight is read and decoded once per kRows rows.
 // Numerics: exact f16 weights, f16 rows, f32 sums in steps of 16 inputs, ascending; the same bits for
 // a row in a tile of any size.

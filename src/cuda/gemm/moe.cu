@@ -1,3 +1,5 @@
+// Experts beside their products: where every choice's row lies, plain weights, the weighted sum. All
+// sizes that depend on the router's choices stay on the device.
 // SPDX-License-Identifier: MIT
 #include "cuda/gemm/moe.h"
 

@@ -1,3 +1,4 @@
+// Plain products of any sizes and types, and the choice of the kernel per job.
 // SPDX-License-Identifier: MIT
 #include "cuda/gemm/plain.h"
 

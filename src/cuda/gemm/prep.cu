@@ -1,3 +1,5 @@
+// Input transforms of the tiled products: rows times suh, Hadamard transform, one power of two per row,
+// f16. Eight lanes share a block of 128 elements, so that of its seven stages three cross lanes.
 // SPDX-License-Identifier: MIT
 #include "cuda/gemm/prep.h"
 

@@ -58,10 +58,6 @@ __device__ __forceinline__ void mbarrier_expect(uint32_t bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                  : "memory");
 }
-// Arrives when all earlier cp.async of this thread have landed.
-__device__ __forceinline__ void mbarrier_arrive_cp_async(uint32_t bar) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
-}
 __device__ __forceinline__ void mbarrier_wait(uint32_t bar, uint32_t parity) {
     uint32_t done;
     do {
