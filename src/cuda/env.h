@@ -55,11 +55,13 @@ inline Error cuda_error(cudaError_t e, const char* what) {
 // earlier kernel writes or reads as activations; only immutable weights may be read before.
 enum class Start : uint8_t { after_previous, overlapping };
 
-// Starts a kernel; `what` names it in errors. Shared memory beyond 48 KiB is allowed for here.
+// Starts a kernel; `what` names it in errors. Shared memory beyond 48 KiB is allowed for here (static
+// shared memory counts too, hence the lower border).
+// `cluster` neighbouring blocks of x form a cluster, at most 8.
 template <class... P, class... A>
-Status start(const Launch& l, const char* what, void (*kernel)(P...), dim3 grid, dim3 block,
-             size_t smem, Start mode, A&&... args) {
-    if (smem > 48 * 1024)
+Status start_clusters(const Launch& l, const char* what, void (*kernel)(P...), dim3 grid,
+                      dim3 block, unsigned cluster, size_t smem, Start mode, A&&... args) {
+    if (smem > 40 * 1024)
         TERRACE_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(smem)));
@@ -68,14 +70,29 @@ Status start(const Launch& l, const char* what, void (*kernel)(P...), dim3 grid,
     config.blockDim = block;
     config.dynamicSmemBytes = smem;
     config.stream = l.stream;
-    cudaLaunchAttribute attribute[1];
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attribute[2];
+    unsigned n = 0;
+    if (mode == Start::overlapping && l.info->cc >= 90) {
+        attribute[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[n++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attribute[n].id = cudaLaunchAttributeClusterDimension;
+        attribute[n].val.clusterDim.x = cluster;
+        attribute[n].val.clusterDim.y = 1;
+        attribute[n++].val.clusterDim.z = 1;
+    }
     config.attrs = attribute;
-    config.numAttrs = mode == Start::overlapping && l.info->cc >= 90 ? 1 : 0;
+    config.numAttrs = n;
     const cudaError_t e = cudaLaunchKernelEx(&config, kernel, P(args)...);
     if (e != cudaSuccess) return cuda_error(e, what);
     return {};
+}
+
+template <class... P, class... A>
+Status start(const Launch& l, const char* what, void (*kernel)(P...), dim3 grid, dim3 block,
+             size_t smem, Start mode, A&&... args) {
+    return start_clusters(l, what, kernel, grid, block, 1, smem, mode, args...);
 }
 
 // Carves an operation's scratch into 256-byte aligned pieces. With a null arena it only counts, so

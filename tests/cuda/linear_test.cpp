@@ -131,19 +131,37 @@ TEST_F(CudaLinear, RowsHaveTheSameBitsAloneAndInAnyBatch) {
 }
 
 TEST(GemvPlan, EveryPartHasWorkAndFitsAnExactSum) {
-    for (int in = 128; in <= 40960; in += 1664)
-        for (const int out : {128, 512, 2560, 12288, 248320}) {
-            const cuda::GemvPlan p = cuda::plan_gemv(in, out, 15872, 132);
-            EXPECT_GE(p.parts, 1);
-            EXPECT_LE((p.row_tiles + p.parts - 1) / p.parts * 16, 15872) << to_string(p);
-            EXPECT_GE(p.row_tiles / p.parts, p.parts == 1 ? 1 : cuda::kGemvWarps) << to_string(p);
-        }
+    for (int in = 128; in <= 120000; in += 1664)
+        for (const cuda::Cut cut : {cuda::Cut::by_device, cuda::Cut::by_inputs})
+            for (const int groups : {1, 4, 20, 96, 1940}) {
+                const cuda::GemvPlan plan = cuda::plan_gemv(in, groups, 16000, 132, cut);
+                ASSERT_GE(plan.parts, 1) << in;
+                ASSERT_LE(plan.parts, cuda::kMaxParts) << in;
+                EXPECT_LE((in / 16 + plan.parts - 1) / plan.parts * 16, 16000) << in;
+                if (plan.parts == 1) continue;
+                EXPECT_GE(in / 16 / plan.parts, cuda::kGemvWarps) << in;
+                // Partial sums in memory are bounded.
+                if (plan.meet == cuda::Meet::memory) {
+                    EXPECT_LE(groups * plan.parts, cuda::kMostPartBlocks * 132) << in;
+                }
+            }
+    EXPECT_EQ(cuda::plan_gemv(128256, 4, 16000, 132, cuda::Cut::by_device).parts, 0);
 }
 
-TEST(GemvPlan, WideWeightsAreNotCutAndNarrowOnesFillTheDevice) {
-    EXPECT_EQ(cuda::plan_gemv(2560, 248320, 15872, 132).parts, 1);
-    EXPECT_GE(cuda::plan_gemv(6144, 2560, 15872, 132).blocks(), 120);
-    EXPECT_GE(cuda::plan_gemv(2560, 512, 15872, 132).blocks(), 64);
+TEST(GemvPlan, WideWeightsAreNotCutAndNarrowOnesMeetInClusters) {
+    const auto plan = [](int in, int groups) {
+        return cuda::plan_gemv(in, groups, 16000, 132, cuda::Cut::by_device);
+    };
+    EXPECT_EQ(plan(2560, 1940).parts, 1);
+    EXPECT_GE(plan(2560, 4).parts, 5);
+    EXPECT_EQ(plan(6144, 20).meet, cuda::Meet::cluster);
+    EXPECT_EQ(plan(2560, 96).meet, cuda::Meet::memory);
+}
+
+TEST(GemvPlan, PartsByInputsDoNotDependOnTheDeviceOrTheLaunch) {
+    for (const int groups : {1, 50, 4000})
+        for (const int sms : {20, 132})
+            EXPECT_EQ(cuda::plan_gemv(2560, groups, 16000, sms, cuda::Cut::by_inputs).parts, 4);
 }
 
 }  // namespace

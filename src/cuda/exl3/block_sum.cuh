@@ -75,15 +75,23 @@ __device__ __forceinline__ typename Arith<A>::Total total_of(const typename Warp
     }
 }
 
-// The sum as a value: of code values times activations. Byte sums are centred first (510 is the
-// middle of 0..1020), so that the float keeps the bits that matter.
-__device__ __forceinline__ float sum_value(long long total, RowScale row) {
-    const float centred = static_cast<float>(total - 510LL * row.sum);
-    constexpr float kRest = kMul1Offset + 510.0f * kMul1Scale;
-    return row.scale * fmaf(kMul1Scale, centred, kRest * static_cast<float>(row.sum));
+// Sums as values: of code values times activations. mul1 values are (887 S - 452608) / 2^17; sums of
+// bytes stay integers until the end, so that parts of the inputs may be added in any order.
+static_assert(kMul1Scale * 131072.0f == 887.0f && kMul1Offset * 131072.0f == -452608.0f);
+__device__ __forceinline__ long long exact_sum(long long total, int sum) {
+    return 887 * total - 452608LL * sum;
 }
-__device__ __forceinline__ float sum_value(float total, RowScale row) {
-    return row.scale * total;
+__device__ __forceinline__ float sum_value(long long exact, float scale) {
+    return scale * 7.62939453125e-06f * static_cast<float>(exact);
+}
+__device__ __forceinline__ long long finished_sum(long long total, RowScale row) {
+    return exact_sum(total, row.sum);
+}
+__device__ __forceinline__ float finished_sum(float total, RowScale) {
+    return total;
+}
+__device__ __forceinline__ float sum_value(float total, float scale) {
+    return scale * total;
 }
 
 }  // namespace terrace::cuda

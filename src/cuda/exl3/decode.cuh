@@ -2,9 +2,10 @@
 // 8L .. 8L+7 of a 16x16 tile, which is the operand order of the matrix instructions: position j of a
 // lane is input 2(L&3) + (j&1) + 8((j>>1)&1) and output (L>>2) + 8(j>>2) of the tile.
 //
-// Cost per lane and tile, the multiply not counted: K=2 12, K=4 11, K=8 10, others 15 to 19 integer
-// instructions for eight states. Where windows of two positions lie 8 bits apart they share one
-// shift, and the byte permute that picks a window also clears what is above it.
+// Cost per lane and tile for eight states: 9 to 13 instructions of the integer pipe, and up to 8
+// shifts written as multiplications, which the pipe of the codebook's multiplications takes. A window
+// of 16 bits is moved to the top of a word by such a shift and brought down by a byte permute, which
+// also clears what is above it; windows 8 bits apart share the shift.
 // Tiles are read from shared memory (any memory works); up to 8 bytes behind a tile may be read, and
 // are not used. Values are exactly those of exl3/codebook.h.
 // SPDX-License-Identifier: MIT
@@ -33,73 +34,79 @@ __device__ __forceinline__ LanePlace lane_place(int lane) {
     return {at == 0 ? 8 * K - 1 : at - 1, at, begin & 31};
 }
 
-// Bits 8..23 and bits 0..15.
-__device__ __forceinline__ uint32_t middle_half(uint32_t v) {
-    return __byte_perm(v, 0, 0x4421);
+// v << n on the multiplier's pipe.
+template <int N>
+__device__ __forceinline__ uint32_t shift_up(uint32_t v) {
+    if constexpr (N == 0) return v;
+    uint32_t r;
+    asm("mul.lo.u32 %0, %1, %2;" : "=r"(r) : "r"(v), "n"(1u << N));
+    return r;
 }
-__device__ __forceinline__ uint32_t low_half(uint32_t v) {
-    return v & 0xffffu;
+// The 16 bits of v that begin N bits below its top, N = 0..16.
+template <int N>
+__device__ __forceinline__ uint32_t window(uint32_t v) {
+    if constexpr (N == 8) return __byte_perm(v, 0, 0x4421);
+    if constexpr (N == 16) return v & 0xffffu;
+    return __byte_perm(shift_up<N % 16>(v), 0, 0x4432);
+}
+// The low half of a above the high half of b: 32 bits around the border of two words.
+__device__ __forceinline__ uint32_t across(uint32_t a, uint32_t b) {
+    return __byte_perm(b, a, 0x5432);
 }
 
-// The lane's eight states, K = 1..8.
+// The lane's eight states, K = 1..8. In the comments bit 0 is the lane's first, and state j is the
+// window that ends at bit K (j + 1).
 template <int K>
 __device__ __forceinline__ void lane_states(const uint32_t* tile, const LanePlace& p,
                                             uint32_t (&s)[8]) {
     static_assert(K >= 1 && K <= 8);
     const uint32_t before = tile[p.before], first = tile[p.at];
-    if constexpr (K == 1) {  // all windows lie in the 32 bits that end where the lane's bits do
-        const uint32_t v = __funnelshift_lc(first, before, p.shift + 8);
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            s[j] = low_half(v >> (7 - j));
+    if constexpr (K == 1) {
+        const uint32_t v = __funnelshift_lc(first, before, p.shift + 8);  // bits -24 .. 7
+        s[0] = window<9>(v), s[1] = window<10>(v), s[2] = window<11>(v), s[3] = window<12>(v);
+        s[4] = window<13>(v), s[5] = window<14>(v), s[6] = window<15>(v), s[7] = window<16>(v);
     } else if constexpr (K == 2) {
-        const uint32_t v = __funnelshift_lc(first, before, p.shift + 16);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            s[j] = middle_half(v >> (6 - 2 * j));
-            s[j + 4] = low_half(v >> (6 - 2 * j));
-        }
-    } else if constexpr (K == 4) {                              // a lane's bits are one word
-        const uint32_t m = __byte_perm(first, before, 0x5432);  // 16 bits before it, its upper 16
-        const uint32_t m4 = m >> 4, f4 = first >> 4;
-        s[0] = middle_half(m4), s[1] = middle_half(m), s[2] = low_half(m4), s[3] = first >> 16;
-        s[4] = middle_half(f4), s[5] = middle_half(first), s[6] = low_half(f4);
-        s[7] = low_half(first);
+        const uint32_t v = __funnelshift_lc(first, before, p.shift + 16);  // bits -16 .. 15
+        const uint32_t v2 = shift_up<2>(v), v4 = shift_up<4>(v), v6 = shift_up<6>(v);
+        s[0] = window<0>(v2), s[1] = window<0>(v4), s[2] = window<0>(v6), s[3] = window<8>(v);
+        s[4] = window<8>(v2), s[5] = window<8>(v4), s[6] = window<8>(v6), s[7] = window<16>(v);
+    } else if constexpr (K == 4) {  // a lane's bits are one word
+        const uint32_t m = across(before, first);
+        const uint32_t m4 = shift_up<4>(m), f4 = shift_up<4>(first);
+        s[0] = window<0>(m4), s[1] = window<8>(m), s[2] = window<8>(m4), s[3] = window<0>(first);
+        s[4] = window<0>(f4), s[5] = window<8>(first), s[6] = window<8>(f4);
+        s[7] = window<16>(first);
+    } else if constexpr (K == 6) {  // begins at the top or in the middle of a word
+        const uint32_t second = tile[p.at + 1];
+        const uint32_t m = __byte_perm(first, before, p.shift ? 0x3210 : 0x5432);  // bits -16 .. 15
+        const uint32_t c = __byte_perm(second, first, p.shift ? 0x5432 : 0x7654);  // 0 .. 31
+        const uint32_t n = __byte_perm(second, first, p.shift ? 0x3210 : 0x5432);  // 16 .. 47
+        s[0] = window<6>(m), s[1] = window<12>(m), s[2] = window<2>(c), s[3] = window<8>(c);
+        s[4] = window<14>(c), s[5] = window<4>(n), s[6] = window<10>(n), s[7] = window<16>(n);
     } else if constexpr (K == 8) {  // two words
         const uint32_t second = tile[p.at + 1];
-        const uint32_t m = __byte_perm(first, before, 0x5432);
-        const uint32_t n = __byte_perm(second, first, 0x5432);
-        s[0] = middle_half(m), s[1] = first >> 16;
-        s[2] = middle_half(first), s[3] = low_half(first);
-        s[4] = middle_half(n), s[5] = second >> 16;
-        s[6] = middle_half(second), s[7] = low_half(second);
+        const uint32_t m = across(before, first), n = across(first, second);
+        s[0] = window<8>(m), s[1] = window<0>(first);
+        s[2] = window<8>(first), s[3] = window<16>(first);
+        s[4] = window<8>(n), s[5] = window<0>(second);
+        s[6] = window<8>(second), s[7] = window<16>(second);
     } else {
-        // b, c, d: the 32 bits before the lane's first bit, and the 64 from there.
         const uint32_t second = tile[p.at + 1];
-        const uint32_t b = __funnelshift_l(first, before, p.shift);
-        const uint32_t c = __funnelshift_l(second, first, p.shift);
-        uint32_t d = 0;
-        if constexpr (K == 5 || K == 6) d = second << p.shift;
-        if constexpr (K == 7) d = __funnelshift_l(tile[p.at + 2], second, p.shift);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            const int end = K * (j + 1);  // of the window, in bits from the lane's first
-            if (end < 16)
-                s[j] = low_half(__funnelshift_r(c, b, 32 - end));
-            else if (end == 16)
-                s[j] = c >> 16;
-            else if (end == 24)
-                s[j] = middle_half(c);
-            else if (end <= 32)
-                s[j] = low_half(c >> (32 - end));
-            else if (end < 48)
-                s[j] = low_half(__funnelshift_r(d, c, 64 - end));
-            else if (end == 48)
-                s[j] = d >> 16;
-            else if (end == 56)
-                s[j] = middle_half(d);
-            else
-                s[j] = low_half(d >> (64 - end));
+        const uint32_t b = __funnelshift_l(first, before, p.shift);  // bits -32 .. -1
+        const uint32_t c = __funnelshift_l(second, first, p.shift);  // 0 .. 31
+        const uint32_t m = across(b, c);                             // -16 .. 15
+        if constexpr (K == 3) {
+            s[0] = window<3>(m), s[1] = window<6>(m), s[2] = window<9>(m), s[3] = window<12>(m);
+            s[4] = window<15>(m), s[5] = window<2>(c), s[6] = window<5>(c), s[7] = window<8>(c);
+        } else if constexpr (K == 5) {
+            const uint32_t n = __byte_perm(second << p.shift, c, 0x6543);  // 8 .. 39
+            s[0] = window<5>(m), s[1] = window<10>(m), s[2] = window<15>(m), s[3] = window<4>(c);
+            s[4] = window<9>(c), s[5] = window<14>(c), s[6] = window<11>(n), s[7] = window<16>(n);
+        } else {
+            const uint32_t d = __funnelshift_l(tile[p.at + 2], second, p.shift);  // 32 .. 63
+            const uint32_t n = across(c, d);                                      // 16 .. 47
+            s[0] = window<7>(m), s[1] = window<14>(m), s[2] = window<5>(c), s[3] = window<12>(c);
+            s[4] = window<3>(n), s[5] = window<10>(n), s[6] = window<1>(d), s[7] = window<8>(d);
         }
     }
 }

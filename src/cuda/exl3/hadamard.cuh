@@ -8,9 +8,11 @@
 
 namespace terrace::cuda {
 
-// v[j] is element 4 * lane + j.
+// v[j] is element 4 * lane + j. The first sums are spelled out, so that no compiler fuses them with
+// the products that made v: bits must not depend on the kernel around.
 __device__ __forceinline__ void warp_fwht128(float (&v)[4], int lane) {
-    const float a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
+    const float a = __fadd_rn(v[0], v[1]), b = __fsub_rn(v[0], v[1]);
+    const float c = __fadd_rn(v[2], v[3]), d = __fsub_rn(v[2], v[3]);
     v[0] = a + c, v[1] = b + d, v[2] = a - c, v[3] = b - d;
 #pragma unroll
     for (int m = 1; m < 32; m *= 2) {

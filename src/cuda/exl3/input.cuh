@@ -1,8 +1,8 @@
 // Input side of an EXL3 product for few rows: x * suh, Hadamard transform, and the row as B operands
 // of the matrix instructions.
 //
-// Two arithmetics. `integer` (mul1): a row is rounded to int16, one scale per row (its largest
-// element becomes 32512 = 127 * 256), and cut into x = 256 * hi + lo with signed bytes; sums of bytes
+// Two arithmetics. `integer` (mul1): a row is rounded to int16, one scale per row, and cut into x =
+// 256 * hi + lo with signed bytes; sums of bytes
 // of the product words times hi and lo are exact, so the order of summation is free (EXL3 format
 // 2.9, 3.10). `half` (3inst, mcg): a row is scaled by a power of two and rounded to f16.
 //
@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "cuda/exl3/hadamard.cuh"
+#include "cuda/util/common.cuh"
 #include "exl3/tensor.h"
 
 namespace terrace::cuda {
@@ -27,6 +28,11 @@ enum class Arithmetic : uint8_t { integer, half };
 constexpr size_t kPlaneBytes = 32;  // per token and 16 inputs
 constexpr float kInt16Top = 32512.0f;
 
+// The scale follows from the largest Euclidean norm of a row's blocks of 128, which the orthonormal
+// transform keeps and no element exceeds: so a block of threads that needs a part of the row transforms
+// that part only. Norms exceed the largest element by a factor of 4 (2 bits, 1e-8 of noise) on
+// normal data, and the bound on the row's error, relative to its own norm, is the same.
+//
 // value = scale * sum; sum of the row's int16 (integer only). scale is NaN for a row with a value
 // that is not finite.
 struct RowScale {
@@ -38,28 +44,84 @@ __device__ __forceinline__ float f16_value(const f16* p) {
     return __half2float(*reinterpret_cast<const __half*>(p));
 }
 
-// xh[0, in) = Hd(x * suh), x extended with zeros from n on; every warp of the block takes blocks of
-// 128 in turn. Returns the largest absolute value's bits over the calling lane's elements: a NaN or
-// an infinity is larger than every number.
-__device__ __forceinline__ uint32_t transform_row(const float* x, int n, const f16* suh, int in,
-                                                  float* xh) {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-    uint32_t top = 0;
-    for (int b = static_cast<int>(threadIdx.x) >> 5; b < in / 128;
-         b += static_cast<int>(blockDim.x) >> 5) {
-        const int at = 128 * b + 4 * lane;
-        const uint2 scales = *reinterpret_cast<const uint2*>(suh + at);
-        const float2 s01 = __half22float2(*reinterpret_cast<const __half2*>(&scales.x));
-        const float2 s23 = __half22float2(*reinterpret_cast<const __half2*>(&scales.y));
-        float v[4] = {at < n ? x[at] * s01.x : 0.0f, at + 1 < n ? x[at + 1] * s01.y : 0.0f,
-                      at + 2 < n ? x[at + 2] * s23.x : 0.0f, at + 3 < n ? x[at + 3] * s23.y : 0.0f};
-        warp_fwht128(v, lane);
-        *reinterpret_cast<float4*>(xh + at) = make_float4(v[0], v[1], v[2], v[3]);
+// A warp's share of a row's input scales: blocks of 128 number warp, warp + warps, ... Loaded before
+// the weights' stream starts, for behind it their way from memory is long.
+constexpr int kHeldBlocks = 6;
+struct InputScales {
+    uint2 held[kHeldBlocks];  // four f16 per lane
+    __device__ __forceinline__ static uint2 load(const f16* suh, int block, int lane) {
+        return __ldg(reinterpret_cast<const uint2*>(suh + 128 * block + 4 * lane));
+    }
+    __device__ __forceinline__ void hold(const f16* suh, int blocks, int warp, int warps,
+                                         int lane) {
+#pragma unroll
+        for (int u = 0; u < kHeldBlocks; ++u)
+            if (warp + u * warps < blocks) held[u] = load(suh, warp + u * warps, lane);
+    }
+};
+
+// v[j] = x[at + j] * suh, zero from n on.
+__device__ __forceinline__ void scaled_input(const float* x, bool aligned, int n, int at,
+                                             float (&v)[4]) {
+    if (aligned && at + 3 < n) {
+        const float4 four = *reinterpret_cast<const float4*>(x + at);
+        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    } else {
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-            top = max(top, __float_as_uint(fabsf(v[j])));
+            v[j] = at + j < n ? x[at + j] : 0.0f;
+    }
+}
+__device__ __forceinline__ void apply_scales(uint2 scales, float (&v)[4]) {
+    const float2 s01 = __half22float2(*reinterpret_cast<const __half2*>(&scales.x));
+    const float2 s23 = __half22float2(*reinterpret_cast<const __half2*>(&scales.y));
+    v[0] *= s01.x, v[1] *= s01.y, v[2] *= s23.x, v[3] *= s23.y;
+}
+
+// Takes all blocks of a row by `warps` warps, this one being number `warp`; stores the transforms of
+// blocks [keep_first, keep_last) from `xh` on. Returns the bits of the largest norm of the warp's
+// blocks: a NaN or an infinity is larger than every number.
+__device__ __forceinline__ uint32_t transform_blocks(const float* x, int n, const f16* suh,
+                                                     const InputScales& scales, int in, int warp,
+                                                     int warps, int keep_first, int keep_last,
+                                                     float* xh) {
+    const int lane = static_cast<int>(threadIdx.x) & 31, blocks = in / 128;
+    const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
+    uint32_t top = 0;
+    for (int b0 = warp; b0 < blocks; b0 += kHeldBlocks * warps) {
+        float v[kHeldBlocks][4];
+#pragma unroll
+        for (int u = 0; u < kHeldBlocks; ++u)
+            if (b0 + u * warps < blocks)
+                scaled_input(x, aligned, n, 128 * (b0 + u * warps) + 4 * lane, v[u]);
+#pragma unroll
+        for (int u = 0; u < kHeldBlocks; ++u) {
+            const int b = b0 + u * warps;
+            if (b >= blocks) break;
+            apply_scales(b0 == warp ? scales.held[u] : InputScales::load(suh, b, lane), v[u]);
+            float norm = v[u][0] * v[u][0];
+#pragma unroll
+            for (int j = 1; j < 4; ++j)
+                norm = fmaf(v[u][j], v[u][j], norm);
+            top = max(top, __float_as_uint(sqrtf(warp_sum(norm))));
+            if (b >= keep_first && b < keep_last) {
+                warp_fwht128(v[u], lane);
+                *reinterpret_cast<float4*>(xh + 128 * (b - keep_first) + 4 * lane) =
+                    make_float4(v[u][0], v[u][1], v[u][2], v[u][3]);
+            }
+        }
     }
     return top;
+}
+
+// The whole row by the whole block.
+__device__ __forceinline__ uint32_t transform_row(const float* x, int n, const f16* suh, int in,
+                                                  float* xh) {
+    const int warp = static_cast<int>(threadIdx.x) >> 5;
+    const int warps = static_cast<int>(blockDim.x) >> 5;
+    InputScales scales;
+    scales.hold(suh, in / 128, warp, warps, static_cast<int>(threadIdx.x) & 31);
+    return transform_blocks(x, n, suh, scales, in, warp, warps, 0, in / 128, xh);
 }
 
 // Scale of a row and its inverse. Rows below 1e-30 count as zero: their outputs could not be told
@@ -108,6 +170,59 @@ __device__ __forceinline__ int store_planes(const float* xh16, float inverse, st
         to[4] = lo;
         return x[0] + x[1] + x[2] + x[3];
     }
+}
+
+// A block that makes the integer planes of its own part of the inputs, so that a few rows need no
+// kernel in front of the product. Tops and sums are shared memory, one per row; scales follow from
+// tops and are the whole row's, sums are those of row tiles [first, last) only.
+constexpr int kOwnRows = 4;
+struct OwnRows {
+    uint32_t top[kOwnRows];
+    int sum[kOwnRows];
+    __device__ float scale(int row) const {
+        return row_quantiser(Arithmetic::integer, top[row]).scale;
+    }
+};
+
+// Bytes of shared memory for the parts' transforms and planes.
+constexpr size_t own_input_bytes(int row_tiles, int rows) {
+    return size_t{static_cast<unsigned>(rows)} *
+           (size_t{static_cast<unsigned>(row_tiles / 8 + 2)} * 512 +
+            size_t{static_cast<unsigned>(row_tiles)} * kPlaneBytes);
+}
+
+// Rows of x, `x_stride` apart; called by `warps` warps, this one being number `warp`, but all threads
+// of the block pass its three barriers. Returns the planes, [rows][last - first] row tiles.
+__device__ __forceinline__ const uint32_t* make_own_input(const float* x, int64_t x_stride,
+                                                          int rows, int n, const f16* suh,
+                                                          const InputScales& scales, int in,
+                                                          int first, int last, int warp, int warps,
+                                                          std::byte* memory, OwnRows& own) {
+    const int thread = 32 * warp + (static_cast<int>(threadIdx.x) & 31);
+    const int keep = first / 8, keep_last = (last + 7) / 8, tiles = last - first;
+    auto* xh = reinterpret_cast<float*>(memory);  // [rows][keep_last - keep][128]
+    std::byte* planes = memory + rows * (keep_last - keep) * 512;
+    if (thread < kOwnRows) own.top[thread] = 0, own.sum[thread] = 0;
+    __syncthreads();
+    for (int r = 0; r < rows; ++r) {
+        const uint32_t top = __reduce_max_sync(
+            0xffffffffu, transform_blocks(x + r * x_stride, n, suh, scales, in, warp, warps, keep,
+                                          keep_last, xh + r * (keep_last - keep) * 128));
+        if (thread % 32 == 0) atomicMax(&own.top[r], top);
+    }
+    __syncthreads();
+    for (int r = 0; r < rows; ++r) {
+        const Quantiser q = row_quantiser(Arithmetic::integer, own.top[r]);
+        int sum = 0;
+        for (int i = thread; i < tiles * 4; i += 32 * warps)
+            sum += store_planes<Arithmetic::integer>(
+                xh + (r * (keep_last - keep) - keep) * 128 + 16 * (first + i / 4), q.inverse,
+                planes + r * tiles * static_cast<int>(kPlaneBytes), i / 4, i % 4);
+        sum = __reduce_add_sync(0xffffffffu, sum);
+        if (thread % 32 == 0) atomicAdd(&own.sum[r], sum);
+    }
+    __syncthreads();
+    return reinterpret_cast<const uint32_t*>(planes);
 }
 
 }  // namespace terrace::cuda

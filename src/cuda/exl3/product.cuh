@@ -21,16 +21,14 @@ constexpr int kMaxExactInputs = 16000;  // 16000 * 1020 * 128 < 2^31
 
 __device__ __forceinline__ void mma(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                     uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                     uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -85,46 +83,51 @@ __device__ __forceinline__ void multiply_tiles(const WarpWork<A, GROUPS>& w, int
                 i < w.n && w.from[g] >= 0 ? w.planes[w.from[g] + i * w.step] : Arith<A>::none();
     };
     load(0);
-    for (int i = 0; i < w.n; ++i) {
-        uint32_t b[GROUPS][4];
-#pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
-            if constexpr (A == Arithmetic::integer) {
-                b[g][0] = __byte_perm(next[g], 0, 0x0000),
-                b[g][1] = __byte_perm(next[g], 0, 0x1111);
-                b[g][2] = __byte_perm(next[g], 0, 0x2222),
-                b[g][3] = __byte_perm(next[g], 0, 0x3333);
-            } else {
-                b[g][0] = next[g].x, b[g][1] = next[g].y;
-            }
-        }
-        load(i + 1);
+    for (int i = 0; i < w.n;) {
         const uint32_t* words = w.ring->acquire();
+        const int stop = min(i + kSlotPieces, w.n);
+#pragma unroll 1
+        for (; i < stop; ++i, words += TILES * tile_words) {
+            uint32_t b[GROUPS][4];
 #pragma unroll
-        for (int t = 0; t < TILES; ++t) {
-            uint32_t s[8];
-            if constexpr (K > 0)
-                lane_states<K>(words + t * 8 * K, place, s);
-            else
-                lane_states_any(words + t * tile_words, w.n16, lane, s);
-            if constexpr (A == Arithmetic::integer) {
-#pragma unroll
-                for (int j = 0; j < 8; ++j)
-                    s[j] *= kMul1Multiplier;
-#pragma unroll
-                for (int g = 0; g < GROUPS; ++g) {
-                    mma(acc[t][g], s[0], s[4], s[1], s[5], b[g][0], b[g][1]);
-                    mma(acc[t][g], s[2], s[6], s[3], s[7], b[g][2], b[g][3]);
+            for (int g = 0; g < GROUPS; ++g) {
+                if constexpr (A == Arithmetic::integer) {
+                    b[g][0] = __byte_perm(next[g], 0, 0x0000);
+                    b[g][1] = __byte_perm(next[g], 0, 0x1111);
+                    b[g][2] = __byte_perm(next[g], 0, 0x2222);
+                    b[g][3] = __byte_perm(next[g], 0, 0x3333);
+                } else {
+                    b[g][0] = next[g].x, b[g][1] = next[g].y;
                 }
-            } else {
+            }
+            load(i + 1);
 #pragma unroll
-                for (int j = 0; j < 8; ++j)
-                    s[j] = s[j] * w.multiplier + w.addend;
-                const uint32_t a0 = xor_pair(s[0], s[1]), a1 = xor_pair(s[4], s[5]),
-                               a2 = xor_pair(s[2], s[3]), a3 = xor_pair(s[6], s[7]);
+            for (int t = 0; t < TILES; ++t) {
+                uint32_t s[8];
+                if constexpr (K > 0)
+                    lane_states<K>(words + t * 8 * K, place, s);
+                else
+                    lane_states_any(words + t * tile_words, w.n16, lane, s);
+                if constexpr (A == Arithmetic::integer) {
 #pragma unroll
-                for (int g = 0; g < GROUPS; ++g)
-                    mma(acc[t][g], a0, a1, a2, a3, b[g][0], b[g][1]);
+                    for (int j = 0; j < 8; ++j)
+                        s[j] *= kMul1Multiplier;
+#pragma unroll
+                    for (int g = 0; g < GROUPS; ++g)
+                        mma(acc[t][g], s[0], s[4], s[1], s[5], b[g][0], b[g][1]);
+#pragma unroll
+                    for (int g = 0; g < GROUPS; ++g)
+                        mma(acc[t][g], s[2], s[6], s[3], s[7], b[g][2], b[g][3]);
+                } else {
+#pragma unroll
+                    for (int j = 0; j < 8; ++j)
+                        s[j] = s[j] * w.multiplier + w.addend;
+                    const uint32_t a0 = xor_pair(s[0], s[1]), a1 = xor_pair(s[4], s[5]),
+                                   a2 = xor_pair(s[2], s[3]), a3 = xor_pair(s[6], s[7]);
+#pragma unroll
+                    for (int g = 0; g < GROUPS; ++g)
+                        mma(acc[t][g], a0, a1, a2, a3, b[g][0], b[g][1]);
+                }
             }
         }
         w.ring->release();

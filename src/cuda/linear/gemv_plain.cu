@@ -6,9 +6,10 @@
 namespace terrace::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // few per block: a router has only 512 outputs
-constexpr int kChunk = 8;  // neighbouring weights of one lane, a 16-byte load of 16-bit types
-constexpr int kAhead = 5;  // chunks whose loads are under way before the first is used
+constexpr int kWarps = 4;    // they share a block's inputs
+constexpr int kOutputs = 4;  // of a block: each x that is loaded serves four weights
+constexpr int kChunk = 4;    // neighbouring inputs of one lane
+constexpr int kAhead = 5;    // chunks whose loads are under way before the first is used
 
 struct Job {
     const void* w;
@@ -28,115 +29,128 @@ struct Jobs {
 
 template <DType D>
 struct Chunk {
-    uint4 raw[D == DType::f32 ? 2 : 1];
+    uint32_t raw[D == DType::f32 ? 4 : 2];
     __device__ __forceinline__ void load(const void* w, int64_t at) {
-        const auto* p = reinterpret_cast<const uint4*>(static_cast<const std::byte*>(w) +
-                                                       at * (D == DType::f32 ? 4 : 2));
-        raw[0] = __ldg(p);
-        if constexpr (D == DType::f32) raw[1] = __ldg(p + 1);
-    }
-    __device__ __forceinline__ void values(float (&v)[kChunk]) const {
-        const auto* words = reinterpret_cast<const uint32_t*>(raw);
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i) {
-            if constexpr (D == DType::f32) {
-                v[i] = __uint_as_float(words[i]);
-            } else {
-                const uint32_t bits = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffffu;
-                v[i] = D == DType::bf16
-                           ? __uint_as_float(bits << 16)
-                           : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
-            }
+        if constexpr (D == DType::f32) {
+            const uint4 v =
+                __ldg(reinterpret_cast<const uint4*>(static_cast<const float*>(w) + at));
+            raw[0] = v.x, raw[1] = v.y, raw[2] = v.z, raw[3] = v.w;
+        } else {
+            const uint2 v =
+                __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(w) + at));
+            raw[0] = v.x, raw[1] = v.y;
         }
+    }
+    __device__ __forceinline__ float value(int i) const {
+        if constexpr (D == DType::f32) return __uint_as_float(raw[i]);
+        const uint32_t bits = i % 2 ? raw[i / 2] >> 16 : raw[i / 2] & 0xffffu;
+        if constexpr (D == DType::bf16) return __uint_as_float(bits << 16);
+        return __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
     }
 };
 
-// One warp's output of all tokens, inputs in chunks of 8 per lane; `in` is a multiple of 8.
+// A warp's share of a block's outputs, inputs in chunks of four per lane; `in` is a multiple of 4.
 template <DType D, int TOKENS>
-__device__ __forceinline__ void multiply_chunks(const Jobs& a, const Job& job, int64_t row,
-                                                int lane, float (&acc)[TOKENS]) {
-    Chunk<D> chunk[kAhead];
+__device__ __forceinline__ void multiply_chunks(const Jobs& a, const Job& job, int o, int warp,
+                                                int lane, float (&acc)[kOutputs][TOKENS]) {
+    constexpr int kStep = 32 * kChunk * kWarps;
+    Chunk<D> chunk[kAhead][kOutputs];
+    const int mine = 32 * kChunk * warp + kChunk * lane;
     const auto fetch = [&](int from) {
 #pragma unroll
-        for (int u = 0; u < kAhead; ++u) {
-            const int k = from + 256 * u + kChunk * lane;
-            if (k < job.in) chunk[u].load(job.w, row + k);
-        }
+        for (int u = 0; u < kAhead; ++u)
+#pragma unroll
+            for (int p = 0; p < kOutputs; ++p) {
+                const int k = from + kStep * u + mine;
+                if (k < job.in && o + p < job.out)
+                    chunk[u][p].load(job.w, int64_t{o + p} * job.in + k);
+                else
+                    for (uint32_t& r : chunk[u][p].raw)
+                        r = 0;
+            }
     };
     fetch(0);
     pdl_wait();
-    for (int from = 0; from < job.in; from += 256 * kAhead) {
+    for (int from = 0; from < job.in; from += kStep * kAhead) {
         if (from > 0) fetch(from);
 #pragma unroll
         for (int u = 0; u < kAhead; ++u) {
-            const int k = from + 256 * u + kChunk * lane;
+            const int k = from + kStep * u + mine;
             if (k >= job.in) break;
-            float w[kChunk];
-            chunk[u].values(w);
 #pragma unroll
             for (int t = 0; t < TOKENS; ++t) {
                 if (t >= a.rows) break;
                 const float* x = a.x + t * a.x_stride + k;
                 float v[kChunk];
                 if (a.x_aligned) {
-                    const float4 lo = reinterpret_cast<const float4*>(x)[0];
-                    const float4 hi = reinterpret_cast<const float4*>(x)[1];
-                    v[0] = lo.x, v[1] = lo.y, v[2] = lo.z, v[3] = lo.w;
-                    v[4] = hi.x, v[5] = hi.y, v[6] = hi.z, v[7] = hi.w;
+                    const float4 four = *reinterpret_cast<const float4*>(x);
+                    v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
                 } else {
 #pragma unroll
                     for (int i = 0; i < kChunk; ++i)
                         v[i] = x[i];
                 }
 #pragma unroll
-                for (int i = 0; i < kChunk; ++i)
-                    acc[t] = fmaf(w[i], v[i], acc[t]);
+                for (int p = 0; p < kOutputs; ++p)
+#pragma unroll
+                    for (int i = 0; i < kChunk; ++i)
+                        acc[p][t] = fmaf(chunk[u][p].value(i), v[i], acc[p][t]);
             }
         }
     }
 }
 
 // Computes: y[r][o] = sum_i x[r][i] * w[o][i].
-// Grid and block: sum over jobs of out / 4; four warps, one output each.
-// Shared memory: none.
-// Traffic: weights once; x through L1, once per warp.
-// Numerics: f32 products and sums; per lane ascending, then a butterfly over lanes. How lanes share a
-// row depends on `in` alone.
+// Grid and block: sum over jobs of out / 4; four warps share the inputs of four outputs.
+// Shared memory: the warps' sums, 1 KiB.
+// Traffic: weights once; x through L1 and L2, once per block.
+// Numerics: f32 products and sums; per lane ascending, then a butterfly over lanes, then the warps in
+// order. How lanes and warps share a row depends on `in` alone.
 template <int TOKENS>
 __global__ void __launch_bounds__(32 * kWarps) plain_kernel(const __grid_constant__ Jobs a) {
+    __shared__ float sums[kWarps][kOutputs][TOKENS];
     int j = 0;
     while (j + 1 < a.n && static_cast<int>(blockIdx.x) >= a.job[j + 1].first_block)
         ++j;
     const Job& job = a.job[j];
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-    const int o = (static_cast<int>(blockIdx.x) - job.first_block) * kWarps +
-                  (static_cast<int>(threadIdx.x) >> 5);
+    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
+    const int o = (static_cast<int>(blockIdx.x) - job.first_block) * kOutputs;
     pdl_launch();
-    if (o >= job.out) return;
-    const int64_t row = int64_t{o} * job.in;
-    float acc[TOKENS] = {};
+    float acc[kOutputs][TOKENS] = {};
     if (job.in % kChunk == 0) {
         if (job.dtype == DType::f16)
-            multiply_chunks<DType::f16>(a, job, row, lane, acc);
+            multiply_chunks<DType::f16>(a, job, o, warp, lane, acc);
         else if (job.dtype == DType::bf16)
-            multiply_chunks<DType::bf16>(a, job, row, lane, acc);
+            multiply_chunks<DType::bf16>(a, job, o, warp, lane, acc);
         else
-            multiply_chunks<DType::f32>(a, job, row, lane, acc);
+            multiply_chunks<DType::f32>(a, job, o, warp, lane, acc);
     } else {
         pdl_wait();
-        for (int k = lane; k < job.in; k += 32) {
-            const float w = load_plain(job.w, job.dtype, row + k);
+        for (int k = tid; k < job.in; k += 32 * kWarps)
 #pragma unroll
-            for (int t = 0; t < TOKENS; ++t)
-                if (t < a.rows) acc[t] = fmaf(w, a.x[t * a.x_stride + k], acc[t]);
+            for (int p = 0; p < kOutputs; ++p) {
+                if (o + p >= job.out) break;
+                const float w = load_plain(job.w, job.dtype, int64_t{o + p} * job.in + k);
+#pragma unroll
+                for (int t = 0; t < TOKENS; ++t)
+                    if (t < a.rows) acc[p][t] = fmaf(w, a.x[t * a.x_stride + k], acc[p][t]);
+            }
+    }
+#pragma unroll
+    for (int p = 0; p < kOutputs; ++p)
+#pragma unroll
+        for (int t = 0; t < TOKENS; ++t) {
+            const float sum = warp_sum(acc[p][t]);
+            if (lane == 0) sums[warp][p][t] = sum;
         }
-    }
+    __syncthreads();
+    const int p = tid % kOutputs, t = tid / kOutputs;
+    if (t >= a.rows || o + p >= job.out) return;
+    float sum = sums[0][p][t];
 #pragma unroll
-    for (int t = 0; t < TOKENS; ++t) {
-        if (t >= a.rows) break;
-        const float sum = warp_sum(acc[t]);
-        if (lane == 0) job.y[t * job.y_stride + o] = sum;
-    }
+    for (int w = 1; w < kWarps; ++w)
+        sum += sums[w][p][t];
+    job.y[t * job.y_stride + o + p] = sum;
 }
 
 }  // namespace
@@ -155,7 +169,7 @@ Status gemv_plain(const Launch& launch, const LinearArgs& args, std::span<const 
         job.in = w.in;
         job.out = w.out;
         job.first_block = blocks;
-        blocks += (w.out + kWarps - 1) / kWarps;
+        blocks += (w.out + kOutputs - 1) / kOutputs;
     }
     a.x = args.x.device_pointer() + row0 * args.x_stride;
     a.x_stride = args.x_stride;

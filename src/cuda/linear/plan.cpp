@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "cuda/linear/plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace terrace::cuda {
@@ -12,40 +10,53 @@ constexpr int32_t up(int32_t a, int32_t b) {
     return (a + b - 1) / b;
 }
 
-// What starting a block, filling its ring and adding its sums costs, in row tiles of a block.
-constexpr int32_t kBlockOverhead = 6;
-// More parts than this per multiprocessor only add overhead; it also bounds memory for partial sums.
-constexpr int32_t kMaxBlocksPerSm = 5;
+// Measured on an H200, in the time that a multiprocessor with three blocks takes for one row tile of
+// 128 outputs (106 cycles): what starting blocks, waiting for the input and adding parts cost once per
+// wave of blocks, and how much longer row tiles take with fewer blocks to switch between, in percent.
+constexpr int32_t kWaveOverhead = 57;
+constexpr int32_t kPercent[] = {200, 118, 100};
+constexpr int32_t kResident = 3;
+
+int64_t cost_of(int32_t blocks, int32_t row_tiles, int sms) {
+    const int32_t per_sm = up(blocks, sms);
+    const int32_t rows = up(row_tiles, kGemvWarps) * kGemvWarps;  // the slowest warp's share
+    return int64_t{100} * kWaveOverhead * up(blocks, kResident * sms) +
+           int64_t{per_sm} * rows * kPercent[std::min(per_sm, kResident) - 1];
+}
 
 }  // namespace
 
-GemvPlan plan_gemv(int32_t in, int32_t out, int32_t max_part, int sms) {
-    GemvPlan best{in / 16, out / 128, 1};
-    const int32_t least = up(in, max_part);
-    const int32_t most = std::max(
-        {least, 1, std::min(best.row_tiles / kGemvWarps, kMaxBlocksPerSm * sms / best.groups)});
-    int64_t best_cost = INT64_MAX;
-    for (int32_t parts = least; parts <= most; ++parts) {
-        // Row tiles on the busiest multiprocessor: blocks there, times the slowest warp's share.
-        const int64_t rows = up(up(best.row_tiles, parts), kGemvWarps) * kGemvWarps;
-        const int64_t cost = up(best.groups * parts, sms) * (rows + kBlockOverhead);
-        if (cost < best_cost) {
-            best_cost = cost;
-            best.parts = parts;
+GemvPlan plan_gemv(int32_t in, int32_t groups, int32_t max_part, int sms, Cut cut) {
+    const int32_t row_tiles = in / 16;
+    // A part is a whole number of row tiles, so its size rounds up.
+    int32_t least = 1;
+    while (least <= kMaxParts && up(row_tiles, least) * 16 > max_part)
+        ++least;
+    if (least > kMaxParts) return {};
+    const int32_t most = std::max(least, std::min(kMaxParts, row_tiles / kGemvWarps));
+    GemvPlan plan;
+    plan.parts = std::max(least, std::min(most, 4));
+    if (cut == Cut::by_device) {
+        int64_t best = INT64_MAX;
+        for (int32_t parts = least; parts <= most; ++parts) {
+            if (parts > least && groups * parts > kMostPartBlocks * sms) break;
+            const int64_t cost = cost_of(groups * parts, up(row_tiles, parts), sms);
+            if (cost < best) {
+                best = cost;
+                plan.parts = parts;
+            }
         }
     }
-    return best;
+    const int32_t blocks = groups * plan.parts;
+    if (plan.parts > 1 && (blocks <= 2 * sms || blocks > kMostPartBlocks * sms))
+        plan.meet = Meet::cluster;
+    return plan;
 }
 
-int ring_slots(int row_tiles_per_warp, int bytes, int warps, size_t budget) {
+int ring_slots(int most, int bytes, int warps, size_t budget) {
     const int fit =
         static_cast<int>(budget / (static_cast<size_t>(bytes) * static_cast<size_t>(warps)));
-    return std::max(2, std::min({row_tiles_per_warp, fit, 16}));
-}
-
-std::string to_string(const GemvPlan& p) {
-    return fmt::format("{} groups x {} parts of {} row tiles", p.groups, p.parts,
-                       up(p.row_tiles, p.parts));
+    return std::max(2, std::min({most, fit, 16}));
 }
 
 }  // namespace terrace::cuda

@@ -1,117 +1,26 @@
-// Experts of few rows, fast path. Pairs: (row, choice) is row * k + choice, and the shared expert's
-// pair of a row is rows * k + row. Slots: the shared expert, then the distinct experts in the order
-// of their first pair; every block finds its slot from the ids by itself, so that the weights' stream
-// starts before the kernel in front has ended.
+// Experts of few rows, fast path: exact integer sums from mul1 tiles (exl3/product.cuh).
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
-#include "cuda/exl3/block_sum.cuh"
-#include "cuda/linear/plan.h"
+#include "cuda/moe/moe_decode.cuh"
 #include "cuda/moe/moe_decode.h"
-#include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
 namespace {
 
-constexpr int kWarps = kGemvWarps;
-constexpr int kThreads = 32 * kWarps;
+using namespace moe_decode;
+
 constexpr int kPrepareThreads = 512;
 constexpr size_t kRingBudget = 64 * 1024;
-constexpr auto kInteger = Arithmetic::integer;
 
-struct Moe {
-    const float* x;  // first row
-    const int32_t* ids;
-    const float* weights;
-    float* y;
-    const ExpertWeights* table;
-    ExpertWeights shared;
-    LinearWeight shared_gate;
-    int32_t rows, k, hidden, width, shared_width, has_shared;
-    int32_t pairs;      // rows * k
-    int32_t up_groups;  // of the widest expert
-    int32_t up_parts, down_groups;
-    int32_t up_slots, down_slots;  // of each warp's ring
-    std::byte* planes;             // [pairs][gate, up][hidden tiles] 32 bytes
-    RowScale* scales;              // [pairs][gate, up]
-    float* gates;                  // [rows] sigmoid of the shared gate
-    long long* partial;            // [pairs][up_groups][up_parts][gate, up][128]
-    float* h;                      // [pairs][128 * up_groups] transformed inputs of down
-    uint32_t* tops;                // [pairs] their largest absolute value's bits
-    float* out;                    // [pairs][hidden] outputs times routing weight
-    uint32_t* up_counters;         // [slots][up_groups]
-    uint32_t* down_counters;       // [rows][down_groups]
-};
-
-struct Slot {
-    int tokens;  // 0: no such slot
-    int expert;  // -1: the shared one
-    int pair[kDecodeRows];
-};
-
-// Fills `slot` with number `s`. Every thread calls it; ids: shared memory for the pairs' ids.
-__device__ __forceinline__ void find_slot(const Moe& a, int s, int* ids, Slot& slot) {
-    __shared__ int firsts[kWarps];
-    const int tid = static_cast<int>(threadIdx.x);
-    if (tid == 0) slot.tokens = 0, slot.expert = -1;
-    if (s < a.has_shared) {
-        if (tid < a.rows) slot.pair[tid] = a.pairs + tid;
-        __syncthreads();
-        if (tid == 0) slot.tokens = a.rows;
-        __syncthreads();
-        return;
-    }
-    s -= a.has_shared;
-    for (int q = tid; q < a.pairs; q += kThreads)
-        ids[q] = a.ids[q];
-    __syncthreads();
-    int before = 0;  // distinct experts of the pairs in front of this round
-    for (int base = 0; base < a.pairs; base += kThreads) {
-        const int q = base + tid;
-        int earlier = 1;
-        if (q < a.pairs) {
-            earlier = 0;
-            for (int p = 0; p < q; ++p)
-                earlier += ids[p] == ids[q];
-        }
-        const uint32_t vote = __ballot_sync(0xffffffffu, earlier == 0);
-        if (tid % 32 == 0) firsts[tid / 32] = __popc(vote);
-        __syncthreads();
-        int rank = before + __popc(vote & ((1u << (tid % 32)) - 1u));
-        for (int w = 0; w < kWarps; ++w) {
-            if (w < tid / 32) rank += firsts[w];
-            before += firsts[w];
-        }
-        if (earlier == 0 && rank == s) slot.expert = ids[q];
-        __syncthreads();
-    }
-    const int expert = slot.expert;
-    if (expert < 0) return;
-    // An expert is chosen at most once per row, so its tokens are in the order of rows.
-    for (int q = tid; q < a.pairs; q += kThreads)
-        if (ids[q] == expert) {
-            int earlier = 0;
-            for (int p = 0; p < q; ++p)
-                earlier += ids[p] == expert;
-            if (earlier < kDecodeRows) slot.pair[earlier] = q;
-            atomicMax(&slot.tokens, min(earlier + 1, kDecodeRows));
-        }
-    __syncthreads();
-}
-
-__device__ __forceinline__ const ExpertWeights& expert_of(const Moe& a, const Slot& slot) {
-    return slot.expert < 0 ? a.shared : a.table[slot.expert];
-}
-
-// Computes: B planes and scales of every pair's row for its expert's gate and up; the shared gate.
+// Computes: B planes and scales of every pair's row for its expert's gate and up.
 // Grid and block: (pairs, 2), 512 threads.
 // Shared memory: the transformed row, padded hidden floats.
 // Traffic: x and suh once per pair and matrix.
-// Numerics: as gemv's input. The shared gate: f32, block_sum.
+// Numerics: as gemv's input.
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ Moe a) {
     extern __shared__ float xh[];
     __shared__ uint32_t warp_top[kPrepareThreads / 32];
-    __shared__ float sums[32];
     __shared__ int total;
     const int pair = static_cast<int>(blockIdx.x), up = static_cast<int>(blockIdx.y);
     const int tid = static_cast<int>(threadIdx.x);
@@ -138,60 +47,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
     sum = __reduce_add_sync(0xffffffffu, sum);
     if (tid % 32 == 0) atomicAdd(&total, sum);
     __syncthreads();
-    if (tid == 0) {
-        a.scales[2 * pair + up] = {q.scale, total};
-        if (!up) a.tops[pair] = 0;
-    }
-    if (pair < a.pairs || up) return;
-    float dot = 0;
-    for (int i = tid; i < a.hidden; i += kPrepareThreads)
-        dot = fmaf(x[i], load_plain(a.shared_gate.plain, i), dot);
-    dot = block_sum(dot, sums);
-    if (tid == 0) a.gates[row] = sigmoidf(dot);
-}
-
-// What a warp multiplies: its tensor and its place among the warps that share the tensor.
-struct Share {
-    const Exl3Tensor* tensor;
-    int column_group;
-    int first_tile, last_tile;  // row tiles of the block
-    int warp, warps;            // of the tensor
-};
-
-// Starts the ring and, when `wait_and_plan` has run, multiplies and leaves sums in shared memory:
-// [shares][tokens][kSumPitch] at `sums`.
-template <int GROUPS, int TILES, class Planes>
-__device__ __forceinline__ void multiply_slot(const Share& s, int tokens, int slots,
-                                              std::byte* ring_memory, uint64_t* barriers,
-                                              int2* sums, const Planes& planes_after_wait) {
-    constexpr int kHalves = 8 / TILES;
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-    const int shares = s.warps / kHalves, share = s.warp / kHalves, half = s.warp % kHalves;
-    const int first = s.first_tile + share;
-    const int n = max(0, (s.last_tile - first + shares - 1) / shares);
-    const int n16 = s.tensor->n16, bytes = TILES * n16 * 2;
-    const uint32_t row_bytes = static_cast<uint32_t>(s.tensor->out) * n16 / 8;
-    WarpRing ring(
-        reinterpret_cast<const std::byte*>(s.tensor->trellis) +
-            static_cast<int64_t>(first) * row_bytes + (s.column_group * 8 + half * TILES) * 2 * n16,
-        static_cast<uint32_t>(shares) * row_bytes, n, ring_memory, barriers, slots, bytes);
-    WarpWork<kInteger, GROUPS> work;
-    work.ring = &ring;
-    work.n = n;
-    work.planes = planes_after_wait();
-    work.step = shares * 8;
-    work.n16 = n16;
-#pragma unroll
-    for (int g = 0; g < GROUPS; ++g) {
-        const int token = 4 * g + lane / 8;
-        work.from[g] = token < tokens ? planes_after_wait.token(token) + first * 8 + lane % 8 : -1;
-    }
-    int acc[TILES][GROUPS][4] = {};
-    multiply_warp<kInteger, GROUPS, TILES>(work, lane, acc);
-    __syncthreads();  // rings are idle: their memory takes the sums
-    store_sums<kInteger, GROUPS, TILES>(acc, sums + share * tokens * kSumPitch, half * TILES,
-                                        tokens, lane);
-    __syncthreads();
+    if (tid == 0) a.scales[2 * pair + up] = {q.scale, total};
 }
 
 // B planes of the first product: in global memory, behind pdl_wait().
@@ -210,18 +66,42 @@ struct RowPlanes {
     }
 };
 
+// sigmoid(<x, shared_gate>) of all rows, by the whole block: each warp takes an eighth of the inputs.
+__device__ __forceinline__ void shared_gates(const Moe& a, int warp, int lane) {
+    __shared__ float parts[kDecodeRows][kWarps];
+    for (int r = 0; r < a.rows; ++r) {
+        float dot = 0;
+#pragma unroll 5
+        for (int i = static_cast<int>(threadIdx.x); i < a.hidden; i += kThreads)
+            dot = fmaf(a.x[int64_t{r} * a.hidden + i], load_plain(a.shared_gate.plain, i), dot);
+        dot = warp_sum(dot);
+        if (lane == 0) parts[r][warp] = dot;
+    }
+    __syncthreads();
+    const int r = static_cast<int>(threadIdx.x);
+    if (r >= a.rows) return;
+    float dot = 0;
+    for (float part : parts[r])
+        dot += part;
+    a.gates[r] = sigmoidf(dot);
+}
+
+// Rows that a kernel is made for: up to 4, or up to 16.
+enum class Rows : uint8_t { few, many };
+
 // Computes: h = transformed input of down, from silu(gate x) * up x, for every slot.
 // Grid and block: (up_groups * up_parts, slots), eight warps: four for gate, four for up, on the same
 // 128 columns.
-// Shared memory: rings, then sums, then the columns' values.
+// Shared memory: rings, later the warps' sums and the columns' values.
 // Traffic: gate and up of every chosen expert once.
 // Numerics: exact integer sums; f32 from there on.
-template <bool MANY>
-__global__ void __launch_bounds__(kThreads, MANY ? 2 : 3) up_kernel(const __grid_constant__ Moe a) {
+template <Rows ROWS>
+__global__ void __launch_bounds__(kThreads, ROWS == Rows::many ? 2 : 3)
+    up_kernel(const __grid_constant__ Moe a) {
     extern __shared__ __align__(128) std::byte smem[];
     __shared__ uint64_t barriers[kWarps * 16];
     __shared__ Slot slot;
-    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
+    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = uniform_warp();
     const int group = static_cast<int>(blockIdx.x) % a.up_groups;
     const int part = static_cast<int>(blockIdx.x) / a.up_groups;
     const int s = static_cast<int>(blockIdx.y);
@@ -232,23 +112,32 @@ __global__ void __launch_bounds__(kThreads, MANY ? 2 : 3) up_kernel(const __grid
     if (group >= groups) return;
     __syncthreads();  // smem is free again
 
+    prefetch_l2(e.gate.exl3.svh + 128 * group, 256);
+    prefetch_l2(e.up.exl3.svh + 128 * group, 256);
+    prefetch_l2(e.down.exl3.suh + 128 * group, 256);
+
     const int up = warp / 4, tiles = e.gate.exl3.in / 16;
     const Share share{up ? &e.up.exl3 : &e.gate.exl3,  group,    tiles * part / a.up_parts,
                       tiles * (part + 1) / a.up_parts, warp % 4, 4};
     auto* sums = reinterpret_cast<int2*>(smem);
-    std::byte* ring = smem + warp * a.up_slots * 16 * max(e.gate.exl3.n16, e.up.exl3.n16);
+    std::byte* ring =
+        smem + warp * a.up_slots * kSlotPieces * 16 * max(e.gate.exl3.n16, e.up.exl3.n16);
+    int2* team_sums = sums + up * (ROWS == Rows::many && tokens > 4 ? 2 : 4) * tokens * kSumPitch;
+    int shares = 4;
     const RowPlanes planes{a, slot, up};
-    int shares;
-    if (MANY && tokens > 4) {
+    if (ROWS == Rows::many && tokens > 4) {
         shares = 2;
         multiply_slot<4, 4>(share, tokens, min(16, 2 * a.up_slots), ring, barriers + 16 * warp,
-                            sums + up * shares * tokens * kSumPitch, planes);
+                            team_sums, planes);
     } else {
-        shares = 4;
-        multiply_slot<1, 8>(share, tokens, a.up_slots, ring, barriers + 16 * warp,
-                            sums + up * shares * tokens * kSumPitch, planes);
+        multiply_slot<1, 8>(share, tokens, a.up_slots, ring, barriers + 16 * warp, team_sums,
+                            planes);
     }
-
+    if (slot.expert < 0 && group == 0 && part == 0) shared_gates(a, warp, lane);
+    const auto value = [&](long long total, int pair, int m) {
+        const RowScale row = a.scales[2 * pair + m];
+        return sum_value(exact_sum(total, row.sum), row.scale);
+    };
     auto* values = reinterpret_cast<float*>(sums + 2 * shares * tokens * kSumPitch);
     for (int i = tid; i < 2 * tokens * 128; i += kThreads) {
         const int m = i / (tokens * 128), token = i / 128 % tokens, column = i % 128;
@@ -259,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, MANY ? 2 : 3) up_kernel(const __grid
             a.partial[(((int64_t{pair} * a.up_groups + group) * a.up_parts + part) * 2 + m) * 128 +
                       column] = total;
         else
-            values[i] = sum_value(total, a.scales[2 * pair + m]);
+            values[i] = value(total, pair, m);
     }
     if (a.up_parts > 1) {
         if (!last_block(a.up_counters + s * a.up_groups + group, static_cast<uint32_t>(a.up_parts)))
@@ -271,9 +160,10 @@ __global__ void __launch_bounds__(kThreads, MANY ? 2 : 3) up_kernel(const __grid
                 a.partial + ((int64_t{pair} * a.up_groups + group) * a.up_parts * 2 + m) * 128 +
                 column;
             long long total = 0;
+#pragma unroll 8
             for (int q = 0; q < a.up_parts; ++q)
                 total += p[256 * q];
-            values[i] = sum_value(total, a.scales[2 * pair + m]);
+            values[i] = value(total, pair, m);
         }
     }
     __syncthreads();
@@ -305,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, MANY ? 2 : 3) up_kernel(const __grid
         *reinterpret_cast<float4*>(a.h + int64_t{pair} * 128 * a.up_groups + column) =
             make_float4(v[0], v[1], v[2], v[3]);
         top = __reduce_max_sync(0xffffffffu, top);
-        if (lane == 0) atomicMax(a.tops + pair, top);
+        if (lane == 0) a.tops[pair * a.up_groups + group] = top;
     }
 }
 
@@ -323,7 +213,10 @@ struct HiddenPlanes {
         // come in eights.
         for (int i = static_cast<int>(threadIdx.x); i < slot.tokens * tiles * 4; i += kThreads) {
             const int t = i / (tiles * 4), tile = i / 4 % tiles, pair = slot.pair[t];
-            const Quantiser q = row_quantiser(kInteger, a.tops[pair]);
+            uint32_t top = 0;
+            for (int g = 0; g < tiles / 8; ++g)
+                top = max(top, a.tops[pair * a.up_groups + g]);
+            const Quantiser q = row_quantiser(kInteger, top);
             int sum =
                 store_planes<kInteger>(a.h + int64_t{pair} * 128 * a.up_groups + 16 * tile,
                                        q.inverse, memory + t * tiles * kPlaneBytes, tile, i % 4);
@@ -338,21 +231,21 @@ struct HiddenPlanes {
 };
 
 // Computes: down of every slot, times routing weight, summed over a row's experts.
-// Grid and block: (down_groups, slots), eight warps; the block that completes a row's 128 columns adds
-// its experts.
-// Shared memory: rings (later sums, then values), B planes of the tokens.
+// Grid and block: (down_groups / teams, slots), eight warps in teams with 128 columns each: the more
+// blocks there are, the less is gained by sharing columns, and the dearer is a block's start. The
+// block that completes a row's 128 columns adds its experts.
+// Shared memory: rings, later the warps' sums; B planes of the tokens.
 // Traffic: down of every chosen expert once; outputs per pair through L2.
 // Numerics: exact integer sums; experts are added in the order of choices, the shared one last.
-template <bool MANY>
-__global__ void __launch_bounds__(kThreads, MANY ? 2 : 3)
+template <Rows ROWS>
+__global__ void __launch_bounds__(kThreads, ROWS == Rows::many ? 2 : 3)
     down_kernel(const __grid_constant__ Moe a, int planes_at) {
     extern __shared__ __align__(128) std::byte smem[];
     __shared__ uint64_t barriers[kWarps * 16];
     __shared__ Slot slot;
     __shared__ RowScale scales[kDecodeRows];
-    __shared__ bool complete[kDecodeRows];
-    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
-    const int group = static_cast<int>(blockIdx.x);
+    __shared__ bool complete[kMaxTeams * kDecodeRows];
+    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = uniform_warp();
     find_slot(a, static_cast<int>(blockIdx.y), reinterpret_cast<int*>(smem), slot);
     if (slot.tokens == 0) return;
     if (tid < kDecodeRows) scales[tid].sum = 0;
@@ -360,57 +253,68 @@ __global__ void __launch_bounds__(kThreads, MANY ? 2 : 3)
     const int tokens = slot.tokens, tiles = e.down.exl3.in / 16;
     __syncthreads();
 
-    const Share share{&e.down.exl3, group, 0, tiles, warp, kWarps};
+    const int members = kWarps / a.teams, first_group = static_cast<int>(blockIdx.x) * a.teams;
+    const int group = first_group + warp / members;
+    const int groups = min(a.teams, a.down_groups - first_group);  // of this block
+    prefetch_l2(e.down.exl3.svh + 128 * first_group, 256 * groups);
+    const Share share{&e.down.exl3,
+                      min(group, a.down_groups - 1),
+                      0,
+                      group < a.down_groups ? tiles : 0,
+                      warp % members,
+                      members};
     auto* sums = reinterpret_cast<int2*>(smem);
-    std::byte* ring = smem + warp * a.down_slots * 16 * e.down.exl3.n16;
+    std::byte* ring = smem + warp * a.down_slots * kSlotPieces * 16 * e.down.exl3.n16;
     const HiddenPlanes planes{a, slot, scales, smem + planes_at, tiles};
-    int shares;
-    if (MANY && tokens > 4) {
-        shares = 4;
+    int shares = members;
+    if (ROWS == Rows::many && tokens > 4) {
+        shares = members / 2;
         multiply_slot<4, 4>(share, tokens, min(16, 2 * a.down_slots), ring, barriers + 16 * warp,
-                            sums, planes);
+                            sums + warp / members * shares * tokens * kSumPitch, planes);
     } else {
-        shares = 8;
-        multiply_slot<1, 8>(share, tokens, a.down_slots, ring, barriers + 16 * warp, sums, planes);
+        multiply_slot<1, 8>(share, tokens, a.down_slots, ring, barriers + 16 * warp,
+                            sums + warp / members * shares * tokens * kSumPitch, planes);
     }
-    auto* values = reinterpret_cast<float*>(sums + shares * tokens * kSumPitch);
-    for (int i = tid; i < tokens * 128; i += kThreads)
-        values[i] =
-            sum_value(total_of<kInteger>(sums, shares, tokens, i / 128, i % 128), scales[i / 128]);
-    __syncthreads();
-    const int column = 128 * group + 4 * lane;
-    for (int t = warp; t < tokens; t += kWarps) {
+    for (int i = warp; i < groups * tokens; i += kWarps) {
+        const int g = i / tokens, t = i % tokens, column = 128 * (first_group + g) + 4 * lane;
         const int pair = slot.pair[t];
         const float weight = pair < a.pairs ? a.weights[pair] : a.gates[pair - a.pairs];
+        const RowScale row = scales[t];
         float v[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            v[i] = values[t * 128 + 4 * lane + i];
+        for (int k = 0; k < 4; ++k)
+            v[k] = sum_value(finished_sum(total_of<kInteger>(sums + g * shares * tokens * kSumPitch,
+                                                             shares, tokens, t, 4 * lane + k),
+                                          row),
+                             row.scale);
         warp_fwht128(v, lane);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if (column + i < a.hidden)
-                a.out[int64_t{pair} * a.hidden + column + i] =
-                    weight * (v[i] * f16_value(e.down.exl3.svh + column + i));
+        for (int k = 0; k < 4; ++k)
+            if (column + k < a.hidden)
+                a.out[int64_t{pair} * a.hidden + column + k] =
+                    weight * (v[k] * f16_value(e.down.exl3.svh + column + k));
     }
 
     __threadfence();
     __syncthreads();
-    if (tid < tokens) {
-        const int pair = slot.pair[tid];
-        const int row = pair < a.pairs ? pair / a.k : pair - a.pairs;
-        uint32_t* counter = a.down_counters + row * a.down_groups + group;
+    const auto row_of = [&](int t) {
+        const int pair = slot.pair[t];
+        return pair < a.pairs ? pair / a.k : pair - a.pairs;
+    };
+    if (tid < groups * tokens) {
+        uint32_t* counter =
+            a.down_counters + row_of(tid % tokens) * a.down_groups + first_group + tid / tokens;
         complete[tid] = atomicAdd(counter, 1u) == static_cast<uint32_t>(a.k + a.has_shared - 1);
         if (complete[tid]) *counter = 0;
     }
     __syncthreads();
     __threadfence();
-    for (int i = tid; i < tokens * 128; i += kThreads) {
-        const int t = i / 128, c = 128 * group + i % 128;
-        if (!complete[t] || c >= a.hidden) continue;
-        const int pair = slot.pair[t];
-        const int row = pair < a.pairs ? pair / a.k : pair - a.pairs;
+    for (int i = tid; i < groups * tokens * 128; i += kThreads) {
+        const int at = i / 128, c = 128 * (first_group + at / tokens) + i % 128;
+        if (!complete[at] || c >= a.hidden) continue;
+        const int row = row_of(at % tokens);
         float sum = 0;
+#pragma unroll 4
         for (int j = 0; j < a.k; ++j)
             sum += a.out[(int64_t{row} * a.k + j) * a.hidden + c];
         if (a.has_shared) sum += a.out[(int64_t{a.pairs} + row) * a.hidden + c];
@@ -426,7 +330,7 @@ constexpr int padded(int n) {
 // all there is. Any number gives the same bits.
 int plan_up_parts(int slots, int groups, int row_tiles, int sms) {
     int best = 1, best_cost = 1 << 30;
-    for (int parts = 1; parts <= std::min(8, row_tiles / 8); ++parts) {
+    for (int parts = 1; parts <= std::min(kMaxParts, row_tiles / 8); ++parts) {
         const int rows = ((row_tiles + parts - 1) / parts + 3) / 4 * 4;
         const int cost = (slots * groups * parts + sms - 1) / sms * (rows + 6);
         if (cost < best_cost) best = parts, best_cost = cost;
@@ -444,7 +348,7 @@ void carve(Moe& a, Carve& c, int hidden) {
     a.partial = c.take<long long>(
         a.up_parts > 1 ? pairs * groups * static_cast<size_t>(a.up_parts) * 256 : 0);
     a.h = c.take<float>(pairs * 128 * groups);
-    a.tops = c.take<uint32_t>(pairs);
+    a.tops = c.take<uint32_t>(pairs * groups);
     a.out = c.take<float>(pairs * static_cast<size_t>(hidden));
 }
 
@@ -501,6 +405,7 @@ Status moe_decode_fast(const Launch& launch, const MoeArgs& args, int row0, int 
     a.pairs = rows * args.k;
     a.up_groups = padded(std::max(args.width, args.shared ? args.shared_width : 0)) / 128;
     a.down_groups = padded(args.hidden) / 128;
+    a.teams = rows <= 2 ? 1 : rows <= 4 ? 2 : kMaxTeams;
     const int slots = std::min(a.pairs, args.table.n) + a.has_shared;
     const int row_tiles = padded(args.hidden) / 16;
     a.up_parts = plan_up_parts(a.pairs + 1, a.up_groups, row_tiles, launch.info->sms);
@@ -520,11 +425,6 @@ Status moe_decode_fast(const Launch& launch, const MoeArgs& args, int row0, int 
     a.up_counters = launch.counters;
     a.down_counters = launch.counters + slots * a.up_groups;
 
-    TERRACE_TRY(start(launch, "moe input", prepare_kernel,
-                      dim3(a.pairs + (args.shared ? rows : 0), 2), dim3(kPrepareThreads),
-                      sizeof(float) * static_cast<size_t>(padded(a.hidden)), Start::overlapping,
-                      a));
-
     // Sums of the tokens that a slot may have, for either cut of a block, then values.
     const auto sum_bytes = [&](int few_shares, int matrices) {
         const int few = std::min(rows, 4);
@@ -535,11 +435,12 @@ Status moe_decode_fast(const Launch& launch, const MoeArgs& args, int row0, int 
                                         size_t{512} * rows * matrices);
         return std::max(bytes, sizeof(int) * static_cast<size_t>(a.pairs));
     };
-    const int up_bytes = 16 * up_n16, down_bytes = 16 * down_n16;
-    a.up_slots = ring_slots((row_tiles + 4 * a.up_parts - 1) / (4 * a.up_parts), up_bytes, kWarps,
+    const int up_bytes = 16 * kSlotPieces * up_n16, down_bytes = 16 * kSlotPieces * down_n16;
+    a.up_slots = ring_slots((row_tiles + 8 * a.up_parts - 1) / (8 * a.up_parts), up_bytes, kWarps,
                             kRingBudget);
     const int down_tiles = 8 * a.up_groups;
-    a.down_slots = ring_slots((down_tiles + kWarps - 1) / kWarps, down_bytes, kWarps, kRingBudget);
+    a.down_slots = ring_slots((down_tiles * a.teams + 2 * kWarps - 1) / (2 * kWarps), down_bytes,
+                              kWarps, kRingBudget);
     const size_t up_smem =
         std::max(static_cast<size_t>(a.up_slots) * up_bytes * kWarps, sum_bytes(4, 2)) + 16;
     const size_t planes_at =
@@ -547,12 +448,17 @@ Status moe_decode_fast(const Launch& launch, const MoeArgs& args, int row0, int 
          127) /
         128 * 128;
     const size_t down_smem = planes_at + static_cast<size_t>(rows * down_tiles) * kPlaneBytes;
-    const bool many = rows > 4;
-    TERRACE_TRY(start(launch, "moe gate and up", many ? up_kernel<true> : up_kernel<false>,
-                      dim3(a.up_groups * a.up_parts, slots), dim3(kThreads), up_smem,
-                      Start::overlapping, a));
-    return start(launch, "moe down", many ? down_kernel<true> : down_kernel<false>,
-                 dim3(a.down_groups, slots), dim3(kThreads), down_smem, Start::overlapping, a,
+    const dim3 up_grid(a.up_groups * a.up_parts, slots),
+        down_grid((a.down_groups + a.teams - 1) / a.teams, slots);
+    TERRACE_TRY(start(launch, "moe input", prepare_kernel,
+                      dim3(a.pairs + (args.shared ? rows : 0), 2), dim3(kPrepareThreads),
+                      sizeof(float) * static_cast<size_t>(padded(a.hidden)), Start::overlapping,
+                      a));
+    TERRACE_TRY(start(launch, "moe gate and up",
+                      rows > 4 ? up_kernel<Rows::many> : up_kernel<Rows::few>, up_grid,
+                      dim3(kThreads), up_smem, Start::overlapping, a));
+    return start(launch, "moe down", rows > 4 ? down_kernel<Rows::many> : down_kernel<Rows::few>,
+                 down_grid, dim3(kThreads), down_smem, Start::overlapping, a,
                  static_cast<int>(planes_at));
 }
 
