@@ -77,12 +77,25 @@ Status Batch::add(Sequence& s, std::span<const TokenId> tokens, LogitRows logits
     return {};
 }
 
+Status Batch::compute() {
+    const StepInput input{tokens_, seqs_, tables_, history_, logit_rows_};
+    return runtime_.model().forward(runtime_.stream(), runtime_.store(), input);
+}
+
+void Batch::commit() {
+    for (size_t i = 0; i < members_.size(); ++i) {
+        const SeqRows& r = seqs_[i];
+        runtime_.store().commit(members_[i]->memory, r.n_rows);
+        const auto first = tokens_.begin() + r.row0;
+        members_[i]->tokens.insert(members_[i]->tokens.end(), first, first + r.n_rows);
+    }
+}
+
 Status Batch::run() {
     if (members_.empty()) return {};
     Model& model = runtime_.model();
     Stream& stream = runtime_.stream();
-    const StepInput input{tokens_, seqs_, tables_, history_, logit_rows_};
-    TERRACE_TRY(model.forward(stream, runtime_.store(), input));
+    TERRACE_TRY(compute());
     const size_t floats = logit_rows_.size() * z(runtime_.config().vocab);
     if (floats > 0 && host_logits_.bytes() == 0) {
         TERRACE_ASSIGN(host_logits_,
@@ -92,13 +105,49 @@ Status Batch::run() {
     TERRACE_TRY(
         stream.copy(host_logits_.device_pointer(), model.logits().device_pointer(), 4 * floats));
     TERRACE_TRY(stream.synchronize());
-    for (size_t i = 0; i < members_.size(); ++i) {
-        const SeqRows& r = seqs_[i];
-        runtime_.store().commit(members_[i]->memory, r.n_rows);
-        const auto first = tokens_.begin() + r.row0;
-        members_[i]->tokens.insert(members_[i]->tokens.end(), first, first + r.n_rows);
-    }
+    commit();
     return {};
+}
+
+Status Batch::run_for_candidates(int32_t k) {
+    TERRACE_CHECK(k >= 1 && k <= kMaxCandidates);
+    if (members_.empty()) return {};
+    Stream& stream = runtime_.stream();
+    TERRACE_TRY(compute());
+    const size_t rows = logit_rows_.size(), most = z(limits_.logit_rows);
+    const size_t bytes = 4 * most * (2 * kMaxCandidates + 1);
+    if (picked_.bytes() == 0) {
+        TERRACE_ASSIGN(picked_,
+                       stream.device().allocate(bytes, MemSpace::device, Fill::unspecified));
+        TERRACE_ASSIGN(host_picked_,
+                       stream.device().allocate(bytes, MemSpace::host_pinned, Fill::unspecified));
+    }
+    k_ = k;
+    if (rows > 0) {
+        SampleCandidatesArgs a;
+        a.logits = runtime_.model().logits();
+        auto* base = reinterpret_cast<float*>(picked_.device_pointer());
+        a.values = {base, rows * z(k)};
+        a.ids = {reinterpret_cast<int32_t*>(base + rows * z(k)), rows * z(k)};
+        a.log_sum = {base + 2 * rows * z(k), rows};
+        a.rows = static_cast<int32_t>(rows);
+        a.vocab = runtime_.config().vocab;
+        a.k = k;
+        TERRACE_TRY(runtime_.sample_candidates(a));
+        TERRACE_TRY(stream.copy(host_picked_.device_pointer(), picked_.device_pointer(),
+                                4 * rows * (2 * z(k) + 1)));
+    }
+    TERRACE_TRY(stream.synchronize());
+    commit();
+    return {};
+}
+
+Batch::Candidates Batch::candidates(int32_t i) const {
+    TERRACE_CHECK(i >= 0 && i < logit_rows());
+    const auto* base = reinterpret_cast<const float*>(host_picked_.device_pointer());
+    const size_t k = z(k_), rows = logit_rows_.size();
+    return {{base + z(i) * k, k},
+            {reinterpret_cast<const int32_t*>(base + rows * k) + z(i) * k, k}};
 }
 
 std::span<float> Batch::logits(int32_t i) {

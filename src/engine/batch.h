@@ -34,12 +34,23 @@ class Batch {
     // Computes the step and commits it: lengths and token lists grow. After an error nothing is
     // committed, and the sequences of the step should be ended: their state may be half new.
     Status run();
+    // The same, but brings only the k largest logits of each requested row to the host: a few
+    // hundred bytes instead of the vocabulary. k at most kMaxCandidates.
+    Status run_for_candidates(int32_t k);
+    struct Candidates {
+        std::span<const float> values;  // [k], descending, ties to the lower id
+        std::span<const int32_t> ids;   // [k], -1 where there is no candidate
+    };
+    Candidates candidates(int32_t i) const;
 
     // Logits of the i-th requested row of the step just run, in add() order; writable scratch.
     std::span<float> logits(int32_t i);
     int32_t logit_rows() const { return static_cast<int32_t>(logit_rows_.size()); }
 
   private:
+    Status compute();
+    void commit();
+
     Runtime& runtime_;
     StepLimits limits_;
     std::vector<TokenId> tokens_;
@@ -47,6 +58,8 @@ class Batch {
     std::vector<int32_t> tables_, logit_rows_;
     std::vector<std::span<const TokenId>> history_;
     std::vector<Sequence*> members_;
+    int32_t k_ = 0;                // of the last run_for_candidates()
+    Buffer picked_, host_picked_;  // values [rows][k], ids [rows][k], log sums; device and pinned
     Buffer host_logits_;  // [logit_rows][vocab], pinned; made by the first step that wants logits
 };
 

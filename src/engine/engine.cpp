@@ -158,18 +158,25 @@ void Engine::finish(Run& run, FinishReason reason, std::string error) {
 }
 
 // One token from a row of logits: sample, tell, and decide whether that was the last.
-void Engine::accept(Run& run, std::span<float> logits) {
+void Engine::accept(Run& run, int32_t row, int32_t candidates) {
     const Request& r = run.request;
     TokenEvent e;
     e.seq = run.id;
-    std::vector<float> untouched;
-    if (r.top_logprobs >= 0) untouched.assign(logits.begin(), logits.end());
-    const TokenId token = run.sampler.sample(logits);
+    TokenId token = 0;
+    if (candidates > 0) {
+        const Batch::Candidates c = batch_.candidates(row);
+        token = run.sampler.sample(c.values, c.ids);
+    } else {
+        const std::span<float> logits = batch_.logits(row);
+        std::vector<float> untouched;
+        if (r.top_logprobs >= 0) untouched.assign(logits.begin(), logits.end());
+        token = run.sampler.sample(logits);
+        if (r.top_logprobs >= 0) e.top = top_logprobs(untouched, token, r.top_logprobs);
+    }
     ++run.generated;
     ++stats_.generated_tokens;
     e.token = token;
     e.generated_tokens = run.generated;
-    if (r.top_logprobs >= 0) e.top = top_logprobs(untouched, token, r.top_logprobs);
     const auto& eos = runtime_->generation().eos;
     const bool stop = std::find(r.stop_ids.begin(), r.stop_ids.end(), token) != r.stop_ids.end() ||
                       (!r.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end());
@@ -183,6 +190,20 @@ void Engine::accept(Run& run, std::span<float> logits) {
     if (run.sequence->memory.length() >= runtime_->options().ctx)
         return finish(run, FinishReason::context_full);
     run.next = token;
+}
+
+// Where logits would have to cross a link, only as many of the largest as every sequence of the step
+// can do with; 0 = all of them.
+int32_t Engine::candidates_of_step() const {
+    if (runtime_->backend().device->unified()) return 0;
+    int32_t most = 1;
+    for (const StepItem& item : plan_.items) {
+        const Run& run = *running_[static_cast<size_t>(item.run)];
+        const int32_t enough = run.sampler.enough();
+        if (enough == 0 || run.request.top_logprobs >= 0) return 0;
+        most = std::max(most, enough);
+    }
+    return most;
 }
 
 Status Engine::step() {
@@ -211,7 +232,9 @@ Status Engine::step() {
         TERRACE_TRY(batch_.add(*run.sequence, tokens,
                                left == item.rows || left == 0 ? LogitRows::last : LogitRows::none));
     }
-    if (const Status ran = batch_.run(); !ran) {
+    const int32_t candidates = candidates_of_step();
+    if (const Status ran = candidates > 0 ? batch_.run_for_candidates(candidates) : batch_.run();
+        !ran) {
         // Their state may be half new: none of them can go on.
         for (const StepItem& item : plan_.items)
             finish(*running_[static_cast<size_t>(item.run)], FinishReason::failed,
@@ -227,7 +250,7 @@ Status Engine::step() {
             run.prompt_done += item.rows;
             prompt_rows += item.rows;
         }
-        if (left == 0 || left == item.rows) accept(run, batch_.logits(row++));
+        if (left == 0 || left == item.rows) accept(run, row++, candidates);
     }
     std::erase_if(running_, [](const auto& run) { return run->done; });
     const double seconds =

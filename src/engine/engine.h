@@ -49,7 +49,9 @@ class Engine {
   private:
     struct Run;
     void admit();
-    void accept(Run& run, std::span<float> logits);
+    // `row` of the step's requested rows; candidates: how many of its largest logits came, 0 = all.
+    void accept(Run& run, int32_t row, int32_t candidates);
+    int32_t candidates_of_step() const;
     void finish(Run& run, FinishReason reason, std::string error = {});
     int64_t pages_wanted(const Request& request) const;
 

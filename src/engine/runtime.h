@@ -32,6 +32,9 @@ class Runtime {
     SequenceStore& store() { return *store_; }
     Stream& stream() { return *stream_; }
     const Ops& ops() const { return *backend_.ops; }
+    Status sample_candidates(const SampleCandidatesArgs& args) {
+        return backend_.ops->sample_candidates(*stream_, args);
+    }
     const Backend& backend() const { return backend_; }
 
     const MemoryPlan& plan() const { return plan_; }  // made before anything was allocated

@@ -92,39 +92,64 @@ TokenId Sampler::sample(std::span<float> logits) {
             std::nth_element(candidates_.begin(), end, candidates_.end(), better);
         }
         std::sort(candidates_.begin(), end, better);
-        const double top = static_cast<double>(candidates_.front().logit);
-        const auto weight = [&](const Candidate& c) {
-            return std::exp((static_cast<double>(c.logit) - top) /
-                            static_cast<double>(params_.temperature));
-        };
-        double total = 0;
-        for (auto c = candidates_.begin(); c != end; ++c)
-            total += weight(*c);
-        double kept = 0;
-        auto last = candidates_.begin();
-        for (; last != end; ++last) {
-            const double w = weight(*last);
-            // The first candidate always stays; later ones while the mass before them is below
-            // top_p and they are not below min_p of the best.
-            if (last != candidates_.begin() &&
-                (kept >= static_cast<double>(params_.top_p) * total ||
-                 w < static_cast<double>(params_.min_p)))
-                break;
-            kept += w;
-        }
-        const double target = uniform(params_.seed, static_cast<uint64_t>(generated_)) * kept;
-        double sum = 0;
-        chosen = candidates_.front().id;
-        for (auto c = candidates_.begin(); c != last; ++c) {
-            sum += weight(*c);
-            chosen = c->id;
-            if (sum > target) break;
-        }
+        chosen = draw(static_cast<size_t>(end - candidates_.begin()));
     }
-    ++generated_;
-    if (!generated_count_.empty()) ++generated_count_[static_cast<size_t>(chosen)];
-    if (!seen_.empty()) seen_[static_cast<size_t>(chosen)] = 1;
+    return remember(chosen);
+}
+
+int32_t Sampler::enough() const {
+    if (!params_.logit_bias.empty() || !seen_.empty() || !generated_count_.empty()) return 0;
+    if (params_.temperature == 0) return 1;
+    return params_.top_k > 0 && params_.top_k <= kMaxCandidates ? params_.top_k : 0;
+}
+
+TokenId Sampler::sample(std::span<const float> values, std::span<const int32_t> ids) {
+    TERRACE_DCHECK(enough() > 0 && values.size() >= static_cast<size_t>(enough()));
+    if (params_.temperature == 0) return remember(std::max(ids[0], 0));
+    candidates_.clear();
+    for (size_t i = 0; i < static_cast<size_t>(enough()) && ids[i] >= 0; ++i)
+        candidates_.push_back({values[i], ids[i]});
+    if (candidates_.empty()) candidates_.push_back({0.0f, 0});
+    return remember(draw(candidates_.size()));
+}
+
+TokenId Sampler::draw(size_t n) const {
+    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(n);
+    const double top = static_cast<double>(candidates_.front().logit);
+    const auto weight = [&](const Candidate& c) {
+        return std::exp((static_cast<double>(c.logit) - top) /
+                        static_cast<double>(params_.temperature));
+    };
+    double total = 0;
+    for (auto c = candidates_.begin(); c != end; ++c)
+        total += weight(*c);
+    double kept = 0;
+    auto last = candidates_.begin();
+    for (; last != end; ++last) {
+        const double w = weight(*last);
+        // The first candidate always stays; later ones while the mass before them is below top_p
+        // and they are not below min_p of the best.
+        if (last != candidates_.begin() && (kept >= static_cast<double>(params_.top_p) * total ||
+                                            w < static_cast<double>(params_.min_p)))
+            break;
+        kept += w;
+    }
+    const double target = uniform(params_.seed, static_cast<uint64_t>(generated_)) * kept;
+    double sum = 0;
+    TokenId chosen = candidates_.front().id;
+    for (auto c = candidates_.begin(); c != last; ++c) {
+        sum += weight(*c);
+        chosen = c->id;
+        if (sum > target) break;
+    }
     return chosen;
+}
+
+TokenId Sampler::remember(TokenId token) {
+    ++generated_;
+    if (!generated_count_.empty()) ++generated_count_[static_cast<size_t>(token)];
+    if (!seen_.empty()) seen_[static_cast<size_t>(token)] = 1;
+    return token;
 }
 
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, TokenId token, int32_t n) {

@@ -23,6 +23,13 @@ class Sampler {
 
     // The next token; `logits` [vocab] is changed in place. Remembers the token.
     TokenId sample(std::span<float> logits);
+
+    // How many of the largest logits are enough to sample from (1 when greedy, top_k otherwise); 0
+    // when the whole row is needed: penalties, biases, no top_k, or more than kMaxCandidates.
+    int32_t enough() const;
+    // The same token from the enough() largest logits, descending, ties to the lower id; places
+    // without a candidate hold id -1.
+    TokenId sample(std::span<const float> values, std::span<const int32_t> ids);
     int32_t generated() const { return generated_; }
 
   private:
@@ -31,6 +38,8 @@ class Sampler {
         TokenId id;
     };
     void penalise(std::span<float> logits) const;
+    TokenId draw(size_t n) const;  // from the first n candidates, sorted
+    TokenId remember(TokenId token);
 
     SamplingParams params_;
     std::vector<Candidate> candidates_;     // [vocab] capacity

@@ -159,13 +159,23 @@ TEST(CommandLine, AutomaticDeviceSaysThatThereIsNoGpu) {
 }
 
 TEST(CommandLine, EmulatedDeviceGeneratesWhatTheHostDoes) {
-    const auto text = [](const char* device) {
-        return terrace_output({"generate", "--model", demo_model(), "--prompt", "In the beginning",
-                               "--max-tokens", "12", "--device", device});
-    };
-    const std::string host = text("cpu");
-    for (const char* device : {"emulated:1", "emulated:2", "emulated:3"})
-        EXPECT_EQ(text(device), host) << device;
+    // Greedy and top-k bring a few candidates to the host, the other whole rows.
+    for (const std::vector<std::string>& sampling :
+         {std::vector<std::string>{"--greedy"},
+          {"--top-k", "20", "--temperature", "1.5"},
+          {"--top-k", "0", "--repetition-penalty", "1.2"}}) {
+        const auto text = [&](const char* device) {
+            std::vector<std::string> words{
+                "generate",     "--model", demo_model(), "--prompt", "In the beginning",
+                "--max-tokens", "16",      "--seed",     "5",        "--device",
+                device};
+            words.insert(words.end(), sampling.begin(), sampling.end());
+            return terrace_output(words);
+        };
+        const std::string host = text("cpu");
+        for (const char* device : {"emulated:1", "emulated:2"})
+            EXPECT_EQ(text(device), host) << device << " " << sampling[0];
+    }
 }
 
 TEST(CommandLine, HelpNamesEveryFlagAndAnExample) {
