@@ -40,7 +40,7 @@ Result<Backend> open_cuda_backend(const BackendOptions& o, int ordinal) {
 std::string backend_names() {
     const CudaProbe probe = probe_cuda();
     return fmt::format("cpu reference cuda ({})",
-                       probe.devices > 0 ? fmt::format("{} devices", probe.devices) : probe.reason);
+                       probe.usable() ? fmt::format("{} devices", probe.devices) : probe.reason);
 }
 
 Result<Backend> open_backend(const BackendOptions& o) {
@@ -57,7 +57,7 @@ Result<Backend> open_backend(const BackendOptions& o) {
                 o.device)};
     if (o.device != "auto") return open_cpu_backend(o);
     const CudaProbe probe = probe_cuda();
-    if (probe.devices > 0 && o.isa == "auto") return open_cuda_backend(o, 0);
+    if (probe.usable() && o.isa == "auto") return open_cuda_backend(o, 0);
     TERRACE_ASSIGN(Backend b, open_cpu_backend(o));
     b.remarks.push_back(probe.devices > 0 ? "--isa asks for the CPU: the GPU is not used"
                                           : fmt::format("{}: computing on the CPU", probe.reason));

@@ -16,9 +16,14 @@ if(NOT TERRACE_HAS_CUDA)
   return()
 endif()
 
+# The fast kernels use clusters, bulk copies and wgmma; the forms for other GPUs exist for the tiled
+# products only, so that 90a is the one architecture that builds. Plain 90 would leave wgmma out.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  # One architecture keeps the build short. A release names all: "80-real;90a-real;120".
   set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+endif()
+if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "^90a(-real)?$")
+  message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}: only 90a-real (Hopper) "
+                      "builds so far; use -DTERRACE_CUDA=OFF for other machines")
 endif()
 if(TERRACE_NVCC AND NOT DEFINED CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${TERRACE_NVCC})

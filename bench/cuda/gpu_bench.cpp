@@ -161,7 +161,7 @@ Register::Register(const char* group, std::function<void(Gpu&)> run) {
 
 int run(int argc, char** argv) {
     const CudaProbe probe = probe_cuda();
-    if (probe.devices == 0) {
+    if (!probe.usable()) {
         fmt::print("skipped: {}\n", probe.reason);
         return 0;
     }

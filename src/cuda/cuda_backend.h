@@ -9,10 +9,12 @@
 
 namespace terrace {
 
-// What is there: 0 devices and the driver's reason when none is usable. Never fails.
+// What is there. `reason` says why the first device cannot be used: no driver, no GPU, or no code
+// for it in this build; empty when it can. Never fails.
 struct CudaProbe {
     int devices = 0;
-    std::string reason;  // "no CUDA driver", ...
+    std::string reason;
+    bool usable() const { return devices > 0 && reason.empty(); }
 };
 CudaProbe probe_cuda();
 

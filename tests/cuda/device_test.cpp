@@ -8,7 +8,7 @@ namespace {
 
 TEST(CudaProbe, SaysWhyThereIsNoDevice) {
     const CudaProbe probe = probe_cuda();
-    EXPECT_EQ(probe.devices == 0, !probe.reason.empty());
+    EXPECT_EQ(probe.usable(), probe.reason.empty());
     const auto missing = make_cuda_device(probe.devices);
     ASSERT_FALSE(missing);
     EXPECT_NE(missing.error().message.find(probe.devices == 0 ? "--device cpu" : "devices 0.."),

@@ -10,7 +10,7 @@ namespace terrace::test {
 Rig* gpu() {
     static const std::unique_ptr<Rig> rig = [] {
         std::unique_ptr<Rig> r;
-        if (probe_cuda().devices == 0) return r;
+        if (!probe_cuda().usable()) return r;
         auto device = must(make_cuda_device(0));
         auto ops = must(make_cuda_ops(*device));
         r = std::make_unique<Rig>(std::move(device), std::move(ops));

@@ -20,7 +20,7 @@ namespace {
 class GoldenCuda : public testing::Test {
   protected:
     void SetUp() override {
-        if (probe_cuda().devices == 0) GTEST_SKIP() << "no GPU";
+        if (!probe_cuda().usable()) GTEST_SKIP() << "no GPU";
         device_ = must(make_cuda_device(0));
         ops_ = must(make_cuda_ops(*device_));
     }

@@ -11,13 +11,24 @@
 #include <vector>
 
 #include "cuda/cuda_backend.h"
+#include "cuda/device/arch.h"
 
 namespace terrace {
 
 CudaProbe probe_cuda() {
     CudaProbe probe;
     const cudaError_t e = cudaGetDeviceCount(&probe.devices);
-    if (e == cudaSuccess && probe.devices > 0) return probe;
+    if (e == cudaSuccess && probe.devices > 0) {
+        int major = 0, minor = 0;
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+        if (!cuda::has_code_for(TERRACE_CUDA_ARCHS, 10 * major + minor))
+            probe.reason = fmt::format(
+                "this build has no code for compute capability {}.{} (it has {}): build with "
+                "-DCMAKE_CUDA_ARCHITECTURES={}{}",
+                major, minor, TERRACE_CUDA_ARCHS, major, minor);
+        return probe;
+    }
     probe.devices = 0;
     probe.reason = e == cudaErrorInsufficientDriver || e == cudaErrorNoDevice || e == cudaSuccess
                        ? "no NVIDIA driver or no GPU"
@@ -37,6 +48,13 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
     TERRACE_CUDA_TRY(cudaSetDevice(ordinal));
     cudaDeviceProp p = {};
     TERRACE_CUDA_TRY(cudaGetDeviceProperties(&p, ordinal));
+    if (!cuda::has_code_for(TERRACE_CUDA_ARCHS, 10 * p.major + p.minor))
+        return Error{
+            Code::unsupported,
+            fmt::format("--device cuda:{}: {} has compute capability {}.{}, this build has "
+                        "code for {}: build with -DCMAKE_CUDA_ARCHITECTURES={}{}, or use "
+                        "--device cpu",
+                        ordinal, p.name, p.major, p.minor, TERRACE_CUDA_ARCHS, p.major, p.minor)};
     cuda::DeviceInfo info;
     info.ordinal = ordinal;
     info.cc = 10 * p.major + p.minor;
