@@ -105,8 +105,8 @@ struct LinearArgs {
 
 // Gated delta net between its projections (model spec 3.6): causal depthwise convolution + SiLU
 // over qkv, L2-normalised q and k, gated delta rule, per-head RMS norm times sigmoid(z).
-// A sequence's rows are taken in runs of kGdnChunk from its first row; a run of one row takes the
-// recurrent form, a longer one the chunk form. So a prompt may be split over calls at any multiple
+// A sequence's rows are taken in runs of kGdnChunk from its first row; a short run takes the
+// recurrent form, a longer one the chunk form (each backend draws the line, at 1 to kDecodeRows). So a prompt may be split over calls at any multiple
 // of kGdnChunk without changing a bit.
 struct GdnArgs {
     StepRows step;
