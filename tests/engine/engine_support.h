@@ -13,6 +13,7 @@ namespace terrace::test {
 inline EngineOptions demo_options() {
     EngineOptions o;
     o.model = std::filesystem::path(TERRACE_SOURCE_DIR) / "models" / "demo";
+    o.backend.device = "cpu";  // whatever this machine has
     o.backend.threads = 2;
     o.ctx = 2048;
     o.max_seqs = 4;

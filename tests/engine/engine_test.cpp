@@ -158,6 +158,51 @@ TEST(Memory, PlanAndReportAgreeToTheByte) {
         }
 }
 
+// The same on a device with its own memory, planes there or in the host's pinned memory.
+TEST(Memory, PlanAndReportAgreeOnADeviceWithItsOwnMemory) {
+    for (const KvOffload offload : {KvOffload::off, KvOffload::host, KvOffload::fit})
+        for (const MemSpace raw : {MemSpace::host_pinned, MemSpace::device}) {
+            EngineOptions o = demo_options();
+            o.backend.device = "emulated:4";
+            o.kv_offload = offload;
+            o.kv_raw = raw;
+            const auto runtime = must(Runtime::open(o));
+            const MemoryPlan plan = runtime->plan(), now = runtime->report();
+            ASSERT_EQ(plan.rows.size(), now.rows.size());
+            for (size_t i = 0; i < plan.rows.size(); ++i)
+                EXPECT_EQ(plan.rows[i].bytes, now.rows[i].bytes) << to_string(plan.rows[i].role);
+            EXPECT_GT(plan.total(MemSpace::device), plan.bytes(Role::weights));
+            const auto on_host = [&](Role role) {
+                for (const MemoryRow& row : plan.rows)
+                    if (row.role == role) return row.space != MemSpace::device;
+                return false;
+            };
+            EXPECT_EQ(on_host(Role::kv), offload == KvOffload::host);
+            EXPECT_EQ(on_host(Role::raw_index),
+                      offload == KvOffload::host && raw == MemSpace::host_pinned);
+            EXPECT_FALSE(on_host(Role::pooled_index));
+        }
+}
+
+TEST(Memory, PlanesMoveToTheHostWhenTheDeviceIsTooSmall) {
+    EngineOptions o = demo_options();
+    o.backend.device = "emulated:4";
+    o.kv_offload = KvOffload::off;
+    const auto roomy = must(Runtime::open(o));
+    const uint64_t planes = roomy->plan().bytes(Role::kv) + roomy->plan().bytes(Role::raw_index);
+    o.kv_offload = KvOffload::fit;
+    o.vram_limit = roomy->plan().total(MemSpace::device) - planes / 2;
+    const auto tight = must(Runtime::open(o));
+    EXPECT_EQ(tight->options().kv_offload, KvOffload::host);
+    EXPECT_EQ(tight->plan().total(MemSpace::device),
+              roomy->plan().total(MemSpace::device) - planes);
+    o.vram_limit = tight->plan().total(MemSpace::device) - 1;
+    const auto refused = Runtime::open(o);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_THAT(refused.error().message, HasSubstr("GPU memory: the plan needs"));
+    EXPECT_THAT(refused.error().message, HasSubstr("--vram-limit"));
+}
+
 TEST(Memory, ContextBeyondTheLimitIsRefusedBeforeAnythingIsAllocated) {
     EngineOptions o = demo_options();
     o.ctx = 1 << 20;
