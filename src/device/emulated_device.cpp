@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "base/log.h"
@@ -220,9 +221,10 @@ Status EmulatedDevice::check_access(size_t index, uint64_t number, const Clock& 
     for (const MemoryAccess& a : touched) {
         if (a.bytes == 0) continue;
         if (a.data >= arena_ && a.data < arena_ + arena_bytes_) {
-            auto at = live_.upper_bound(a.data);
+            const auto behind = live_.upper_bound(a.data);
             const bool inside =
-                at != live_.begin() && (--at, a.data + a.bytes <= at->first + at->second.bytes);
+                behind != live_.begin() &&
+                a.data + a.bytes <= std::prev(behind)->first + std::prev(behind)->second.bytes;
             if (!inside)
                 return fault(
                     fmt::format("\"{}\" touches {} bytes of device memory that are not "

@@ -168,7 +168,8 @@ Status Runtime::open_backend_and_trace() {
 
 // The plan is made and checked before the first large allocation; allocations then charge the same
 // numbers.
-Status Runtime::finish(ModelConfig config, ModelWeights weights, std::vector<NgramTable> tables) {
+Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
+                       std::vector<NgramTable> tables) {
     Device& device = *backend_.device;
     TERRACE_ASSIGN(stream_, device.make_stream());
     WeightHome home{dir_ ? "file map" : "host memory", MemSpace::host, {}};

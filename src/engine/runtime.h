@@ -43,7 +43,7 @@ class Runtime {
 
   private:
     Runtime() : budget_("host memory", 0), device_budget_("GPU memory", 0) {}
-    Status finish(ModelConfig config, ModelWeights weights, std::vector<NgramTable> tables);
+    Status finish(const ModelConfig& config, ModelWeights weights, std::vector<NgramTable> tables);
     Status resolve(const ModelConfig& config);
     Status open_backend_and_trace();
 

@@ -34,16 +34,15 @@ Status MemoryPlan::check() const {
         const bool device = space == MemSpace::device;
         const uint64_t have = device ? device_limit : limit, need = total(space);
         if (have == 0 || need <= have) continue;
-        const MemoryRow* largest = nullptr;
+        MemoryRow largest;
         for (const MemoryRow& r : rows)
-            if ((r.space == MemSpace::device) == device && (!largest || r.bytes > largest->bytes))
-                largest = &r;
+            if ((r.space == MemSpace::device) == device && r.bytes > largest.bytes) largest = r;
         return Error{
             Code::out_of_memory,
             fmt::format("{}: the plan needs {}, {} are available; the largest part is {} "
                         "with {} ({}): lower --ctx or --max-seqs, or raise {}",
                         device ? "GPU memory" : "host memory", human_bytes(need), human_bytes(have),
-                        to_string(largest->role), human_bytes(largest->bytes), largest->detail,
+                        to_string(largest.role), human_bytes(largest.bytes), largest.detail,
                         device ? "--vram-limit" : "--host-limit")};
     }
     return {};
