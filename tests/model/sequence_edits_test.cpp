@@ -6,7 +6,9 @@
 #include <functional>
 
 #include "cpu/cpu_ops.h"
+#include "device/emulated_device.h"
 #include "model/model_runner.h"
+#include "ops/emulated_ops.h"
 
 namespace terrace::test {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 struct TestBackend {
     std::unique_ptr<Device> device;
     std::unique_ptr<WorkerPool> pool;
+    std::unique_ptr<EmulatedDevice> emulated;  // null: the runner's own host device
     std::unique_ptr<Ops> ops;
 };
 
@@ -22,6 +25,7 @@ struct BackendCase {
     const char* name;
     std::function<TestBackend()> make;
     PlaneType planes;
+    MemSpace kv_space = MemSpace::device, raw_space = MemSpace::device;
 };
 
 TestBackend reference_backend() {
@@ -38,18 +42,45 @@ TestBackend cpu_backend() {
     return b;
 }
 
+// Copies and operations queued, run late in an order the seed picks.
+TestBackend emulated_backend(uint64_t seed) {
+    TestBackend b = cpu_backend();
+    b.emulated = must(EmulatedDevice::create(seed, size_t{1} << 30));
+    b.ops = make_emulated_ops(std::move(b.ops));
+    return b;
+}
+
 // Everything that a sequence leaves behind and later tokens read.
 struct Picture {
     std::vector<std::byte> kv, raw, pooled, state;
 };
 
-void add(std::vector<std::byte>& to, const void* from, size_t bytes) {
-    const auto* p = static_cast<const std::byte*>(from);
-    to.insert(to.end(), p, p + bytes);
-}
+// Pieces of device memory on their way into a picture.
+class Reader {
+  public:
+    void add(std::vector<std::byte>& to, const void* from, size_t bytes) {
+        pieces_.push_back({&to, to.size(), from, bytes});
+        to.resize(to.size() + bytes);
+    }
+    void read(Stream& stream) {
+        for (const Piece& p : pieces_)
+            must(stream.copy(p.to->data() + p.at, p.from, p.bytes));
+        must(stream.synchronize());
+    }
+
+  private:
+    struct Piece {
+        std::vector<std::byte>* to;
+        size_t at;
+        const void* from;
+        size_t bytes;
+    };
+    std::vector<Piece> pieces_;
+};
 
 Picture picture_of(ModelRunner& run, const SequenceMemory& m) {
     Picture out;
+    Reader reader;
     const KvPlanes& planes = run.store().planes();
     const PlaneGeometry& g = planes.geometry();
     const auto block = g.block_tokens;
@@ -63,12 +94,14 @@ Picture picture_of(ModelRunner& run, const SequenceMemory& m) {
             const int32_t offset = p % kPageTokens;
             const std::byte* k =
                 rows.block(page, offset / block) + static_cast<size_t>(offset % block) * row;
-            add(out.kv, k, row);
-            add(out.kv, k + rows.half_extent_bytes(), row);
-            add(out.raw, index.raw + static_cast<size_t>(page * kPageTokens + offset) * index_row,
-                index_row);
+            reader.add(out.kv, k, row);
+            reader.add(out.kv, k + rows.half_extent_bytes(), row);
+            reader.add(out.raw,
+                       index.raw + static_cast<size_t>(page * kPageTokens + offset) * index_row,
+                       index_row);
             if (offset % block == block - 1)  // complete: the only ones that are ever scored
-                add(out.pooled,
+                reader.add(
+                    out.pooled,
                     index.pooled +
                         static_cast<size_t>((page * kPageTokens + offset) / block) * index_row,
                     index_row);
@@ -77,7 +110,7 @@ Picture picture_of(ModelRunner& run, const SequenceMemory& m) {
     const StatePool& states = run.store().states();
     const auto slot = static_cast<size_t>(ix(m.slot()));
     const auto add_state = [&](DevSpan<float> all, size_t floats) {
-        add(out.state, all.device_pointer() + slot * floats, floats * sizeof(float));
+        reader.add(out.state, all.device_pointer() + slot * floats, floats * sizeof(float));
     };
     for (int32_t i = 0; i < states.geometry().gdn_layers; ++i) {
         add_state(states.gdn(i), states.geometry().gdn_floats());
@@ -85,6 +118,7 @@ Picture picture_of(ModelRunner& run, const SequenceMemory& m) {
     }
     for (int32_t i = 0; i < states.geometry().ple_layers; ++i)
         add_state(states.ple(i), states.geometry().ple_floats());
+    reader.read(run.stream());
     return out;
 }
 
@@ -94,11 +128,22 @@ class SequenceEdits : public ::testing::TestWithParam<BackendCase> {
     using Tokens = std::vector<TokenId>;
 
     SequenceEdits() : backend_(GetParam().make()), run_("tiny-bf16", *backend_.ops, options()) {}
+    void TearDown() override {
+        if (backend_.emulated) {
+            EXPECT_TRUE(backend_.emulated->faults().empty()) << backend_.emulated->faults()[0];
+        }
+    }
 
-    static ModelRunner::Options options() {
+    ModelRunner::Options options() {
         ModelRunner::Options o;
         o.planes = GetParam().planes;
         o.max_tokens = 512;
+        o.kv_space = GetParam().kv_space;
+        o.raw_space = GetParam().raw_space;
+        if (backend_.emulated) {
+            o.device = backend_.emulated.get();
+            o.observe = false;  // decoded rows are replayed as graphs
+        }
         return o;
     }
     Tokens tokens(size_t n) {
@@ -247,12 +292,17 @@ TEST_P(SequenceEdits, APromptSplitAtMultiplesOf64TokensGivesTheSameBits) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SequenceEdits,
-                         ::testing::Values(BackendCase{"reference", reference_backend,
-                                                       PlaneType::f32},
-                                           BackendCase{"cpu", cpu_backend, PlaneType::f32},
-                                           BackendCase{"cpu_f16", cpu_backend, PlaneType::f16}),
-                         [](const auto& p) { return std::string(p.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Backends, SequenceEdits,
+    ::testing::Values(BackendCase{"reference", reference_backend, PlaneType::f32},
+                      BackendCase{"cpu", cpu_backend, PlaneType::f32},
+                      BackendCase{"cpu_f16", cpu_backend, PlaneType::f16},
+                      BackendCase{"emulated", [] { return emulated_backend(1); }, PlaneType::f16},
+                      BackendCase{"emulated_kv_on_host", [] { return emulated_backend(2); },
+                                  PlaneType::f16, MemSpace::host_pinned, MemSpace::device},
+                      BackendCase{"emulated_planes_on_host", [] { return emulated_backend(3); },
+                                  PlaneType::f16, MemSpace::host_pinned, MemSpace::host_pinned}),
+    [](const auto& p) { return std::string(p.param.name); });
 
 }  // namespace
 }  // namespace terrace::test
