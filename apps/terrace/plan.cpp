@@ -49,6 +49,9 @@ void print_json(const Subject& s, const EngineOptions& e, const MemoryPlan& plan
         json.text("where", row.where).text("what", row.detail).end_object();
     }
     json.end_array().integer("total", plan.total()).integer("limit", plan.limit);
+    if (plan.device_limit != 0)
+        json.integer("device_total", plan.total(MemSpace::device))
+            .integer("device_limit", plan.device_limit);
     json.flag("fits", plan.check().has_value());
     out(json.end_object().take());
 }
@@ -91,7 +94,12 @@ Result<int> run(const Options& o) {
                     options.max_seqs, options.ctx, options.pool_tokens));
     out(plan.table());
     const Status fits = plan.check();
-    out(fits ? fmt::format("fits into the {} that may be used\n", human_bytes(plan.limit))
+    const std::string have =
+        plan.device_limit == 0
+            ? human_bytes(plan.limit)
+            : fmt::format("{} of GPU memory and {} of host memory", human_bytes(plan.device_limit),
+                          human_bytes(plan.limit));
+    out(fits ? fmt::format("fits into the {} that may be used\n", have)
              : fmt::format("DOES NOT FIT: {}\n", fits.error().message));
     return 0;
 }

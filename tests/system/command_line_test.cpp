@@ -147,6 +147,21 @@ TEST(CommandLine, EngineRangesAreErrorsThatNameTheFlag) {
                      {"--device emulated:x", "emulated:7"});
 }
 
+TEST(CommandLine, PlanCountsTheMemoryOfADeviceApart) {
+    const std::vector<std::string> words{"--device", "emulated:1", "--vram-limit", "64M"};
+    const std::string text = terrace_output(plan_with(words));
+    EXPECT_THAT(text, HasSubstr("64.00 MiB of GPU memory and"));
+    EXPECT_THAT(text, HasSubstr("pinned staging"));
+    std::vector<std::string> json = words;
+    json.push_back("--json");
+    const Json plan = terrace_json(plan_with(json));
+    EXPECT_EQ(must(plan.get_int("device_limit")), 64 << 20);
+    EXPECT_LT(must(plan.get_int("device_total")), must(plan.get_int("total")));
+    // Too little for anything: the error names the flag.
+    EXPECT_THAT(terrace_output(plan_with({"--device", "emulated:1", "--vram-limit", "1M"})),
+                testing::AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("--vram-limit")));
+}
+
 TEST(CommandLine, AutomaticDeviceSaysThatThereIsNoGpu) {
     const std::string version = terrace_output({"version"});
     if (version.find("built without cuda") != std::string::npos)
