@@ -1,6 +1,7 @@
 // The abstract machine: a Device makes buffers, streams and events; order across streams comes from
-// events only. Implementations: host (compute on the CPU, one memory space, streams run inline) and
-// CUDA (src/cuda). Engine thread only, except where a method says otherwise.
+// events only. Implementations: host (compute on the CPU, one memory space, streams run inline),
+// emulated (device/emulated_device.h) and CUDA (src/cuda). Engine thread only, except where a method
+// says otherwise.
 //
 // A DevSpan names memory of a device and has no operator[]: only a backend, which knows where the
 // address is valid, may take device_pointer().

@@ -1,3 +1,5 @@
+// The router's choice on the GPU: the k largest logits of each row and their softmax weights. Entry
+// point in moe_ops.h; reads logits, writes ids and weights, keeps nothing.
 // SPDX-License-Identifier: MIT
 #include "cuda/moe/moe_ops.h"
 #include "cuda/util/common.cuh"
