@@ -2,9 +2,9 @@
 //
 // The heads of one K/V head are the rows of the left operand, the row's own list of blocks, cut in
 // tiles, the columns. A prefilled row is one thread block per K/V head. A decoded row's list is dealt
-// to 16 parts (part p has entries p, p + 16, ...), shared by a cluster of 1 to 16 thread blocks; each
-// part's sums go to scratch, and the cluster joins them in the order of parts. So a row's bits follow
-// from its list and its kind, whatever the cluster.
+// to 16 parts (part p has entries p, p + 16, ...), shared by a team of 1 to 16 thread blocks; each
+// part's sums go to scratch and are joined in the order of parts, by all blocks where the team is a
+// cluster, else by its last one. So a row's bits follow from its list and its kind, whatever the team.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
@@ -96,6 +96,12 @@ struct Walk {
         }
         return first + part + kParts * (tile * kTileBlocks + i);
     }
+};
+
+// The thread blocks of a row and K/V head: neighbours of the grid.
+struct Team {
+    int blocks;
+    uint32_t* arrivals;  // a counter per team; null: the team is a cluster
 };
 
 struct Softmax {
@@ -203,6 +209,29 @@ class Ring {
     uint64_t even_ = 0, odd_ = 0;
 };
 
+// Left operand of all heads, scaled; by way of `room` in shared memory, because a lane's own share
+// of the rows lies scattered. A barrier is passed.
+template <int kWarps>
+__device__ __forceinline__ void load_queries(const AttendArgs& a, int row, int head0, int group,
+                                             uint32_t room, uint32_t (&q)[kDim / 16][4]) {
+    const int tid = static_cast<int>(threadIdx.x), lane = tid & 31;
+    const float scale = a.scale * 1.4426950408889634f;
+    const auto* from = reinterpret_cast<const float4*>(a.q.device_pointer() +
+                                                       (int64_t{row} * a.heads + head0) * kDim);
+#pragma unroll
+    for (int i = 0; i < kHeads * kDim / 4 / (32 * kWarps); ++i) {
+        const int at = tid + 32 * kWarps * i, head = at / (kDim / 4);
+        const float4 v = head < group ? from[at] : make_float4(0, 0, 0, 0);
+        store8_shared(room + static_cast<uint32_t>(head * kRowBytes + at % (kDim / 4) * 8),
+                      pack_f16(v.x * scale, v.y * scale), pack_f16(v.z * scale, v.w * scale));
+    }
+    __syncthreads();
+    const uint32_t at = room + static_cast<uint32_t>(lane % 16 * kRowBytes + lane / 16 * 16);
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i)
+        load_matrices(q[i], at + 32 * i);
+}
+
 // Scores of the warp's 8 tokens of a tile, in units of log2: to scores[head][token].
 template <int kWarps>
 __device__ __forceinline__ void score_tile(const uint32_t (&q)[kDim / 16][4], uint32_t k,
@@ -296,10 +325,10 @@ __device__ __forceinline__ void each_sum(int group, F f) {
     }
 }
 
-// Joins the parts of a row: each thread block of the cluster has a share of the dims.
+// Joins the parts of a row: each of `sharers` thread blocks has a share of the dims.
 __device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, int group,
-                                     int n_parts, int rank, int cluster, const Partial* parts) {
-    const int quads = kDim / 4 / cluster;
+                                     int n_parts, int rank, int sharers, const Partial* parts) {
+    const int quads = kDim / 4 / sharers;
     for (int i = static_cast<int>(threadIdx.x); i < group * quads; i += 32 * kDecodeWarps) {
         const int head = i / quads, dim = 4 * (rank * quads + i % quads);
         float2 weight[kDecodeParts];
@@ -307,18 +336,16 @@ __device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, in
         float top = -INFINITY;
 #pragma unroll
         for (int p = 0; p < kDecodeParts; ++p) {
-            weight[p] = make_float2(-INFINITY, 0);
-            sum[p] = make_float4(0, 0, 0, 0);
-            if (p >= n_parts) continue;
-            weight[p] = __ldcg(&parts[p].weight[head]);
-            sum[p] = __ldcg(reinterpret_cast<const float4*>(&parts[p].sum[head][dim]));
+            const Partial& from = parts[min(p, max(n_parts - 1, 0))];
+            weight[p] = __ldcg(&from.weight[head]);
+            sum[p] = __ldcg(reinterpret_cast<const float4*>(&from.sum[head][dim]));
         }
         const int64_t at = (int64_t{row} * a.heads + head0 + head) * kDim;
         const float4 z =
             *reinterpret_cast<const float4*>(a.qg.device_pointer() + 2 * at + kDim + dim);
 #pragma unroll
         for (int p = 0; p < kDecodeParts; ++p)
-            top = fmaxf(top, weight[p].x);
+            if (p < n_parts) top = fmaxf(top, weight[p].x);
         float total = 0;
         float4 y = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -339,7 +366,7 @@ __device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, in
 }
 
 // Computes  softmax attention of one row and K/V head over the row's list, times sigmoid(gate).
-// Grid and block  rows x kv_heads x cluster. Prefill: 4 warps, two blocks per SM; decode: 8 warps.
+// Grid and block  rows x kv_heads x team. Prefill: 4 warps, two blocks per SM; decode: 8 warps.
 //           QK: a warp per 8 tokens; PV: a warp per 256 / warps dims.
 // Shared memory   three stages of a tile (32 or 64 tokens) of K and V, two tiles of scores.
 // Traffic   K and V of the list once per row, from L2 when rows share blocks; decode: 12 KiB per
@@ -348,15 +375,15 @@ __device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, in
 //           tile; the sum of weights is that of the rounded ones.
 template <int kWarps, int kParts>
 __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
-    attend_kernel(const AttendArgs a, int first, int cluster, Partial* partials) {
+    attend_kernel(const AttendArgs a, int first, Team team, Partial* partials) {
     using S = Shape<kWarps>;
     extern __shared__ __align__(128) std::byte shared[];
     pdl_launch();
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-    const int unit = static_cast<int>(blockIdx.x) / cluster, kv_heads = a.kv.kv_heads;
+    const int unit = static_cast<int>(blockIdx.x) / team.blocks, kv_heads = a.kv.kv_heads;
     const int row = first + unit / kv_heads, kv_head = unit % kv_heads, r = row - a.first_row;
     const int group = a.heads / kv_heads, head0 = kv_head * group;
-    const int rank = cluster > 1 ? cluster_rank() : 0;
+    const int rank = static_cast<int>(blockIdx.x) % team.blocks;
     const RowPlace at = place_row(a.step, row);
     Walk<kWarps, kParts> walk;
     walk.complete = (at.pos + 1) / kBlockTokens;
@@ -366,7 +393,7 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     pdl_wait();
     // With one part per thread block, entries do not depend on the length of the list: its values
     // are asked for together with the length.
-    const int parts = kParts / cluster;
+    const int parts = kParts / team.blocks;
     int listed = 0;
     if (walk.list) {
         const int entry =
@@ -376,21 +403,7 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     walk.cut(a.counts.empty() ? walk.complete : a.counts.device_pointer()[r],
              at.pos + 1 - walk.complete * kBlockTokens, rank * parts, parts);
     uint32_t q[kDim / 16][4];
-    const float scale = a.scale * 1.4426950408889634f;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const float* x =
-            a.q.device_pointer() +
-            (int64_t{row} * a.heads + head0 + min(lane / 4 + 8 * h, group - 1)) * kDim +
-            2 * (lane % 4);
-#pragma unroll
-        for (int i = 0; i < kDim / 16; ++i)
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                const float2 v = *reinterpret_cast<const float2*>(x + 16 * i + 8 * c);
-                q[i][h + 2 * c] = pack_f16(v.x * scale, v.y * scale);
-            }
-    }
+    load_queries<kWarps>(a, row, head0, group, ring.v(kStages - 1), q);
 
     const int entry0 = Ring<kWarps, kParts>::lane_entry(walk, 0);
     if (parts > 1 && walk.list) listed = entry0 < walk.n_blocks ? walk.list[entry0] : 0;
@@ -439,14 +452,15 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
         }
     }
     if (kParts > 1) {
-        if (cluster > 1) {
+        const Partial* of_row = partials + int64_t{unit} * kParts;
+        const int n_parts = min(walk.entries, kParts);
+        if (!team.arrivals) {
             cluster_arrive();
             cluster_wait();
-        } else {
-            __syncthreads();
+            join(a, row, head0, group, n_parts, rank, team.blocks, of_row);
+        } else if (last_block(team.arrivals + unit, static_cast<uint32_t>(team.blocks))) {
+            join(a, row, head0, group, n_parts, 0, 1, of_row);
         }
-        join(a, row, head0, group, min(walk.entries, kParts), rank, cluster,
-             partials + int64_t{unit} * kParts);
         return;
     }
     each_sum<kWarps>(group, [&](int head, int h, int dim, int d) {
@@ -459,13 +473,12 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     });
 }
 
-// Thread blocks per row and K/V head: as many as the device surely holds side by side, one per SM;
-// a few SMs do not fit in whole clusters.
-int decode_cluster(int units, int sms) {
-    int cluster = kDecodeParts;
-    while (cluster > 1 && units * cluster > sms - sms / 7)
-        cluster /= 2;
-    return cluster;
+// As many thread blocks per row and K/V head as the device has SMs for.
+int team_blocks(int units, int sms) {
+    int blocks = kDecodeParts;
+    while (blocks > 1 && units * blocks > sms)
+        blocks /= 2;
+    return blocks;
 }
 
 }  // namespace
@@ -482,13 +495,17 @@ Status attend_mma(const Launch& l, const AttendArgs& a) {
     const auto launch = [&](const RowRun& run) {
         const int units = run.n_rows * kv_heads;
         if (run.kind == RowKind::prefill)
-            return start_clusters(l, "attend", attend_kernel<kPrefillWarps, 1>, 1,
-                                  dim3(static_cast<unsigned>(units)), dim3(32 * kPrefillWarps),
-                                  Shape<kPrefillWarps>::kSharedBytes, a, run.row0, 1, nullptr);
-        const int cluster = decode_cluster(units, l.info->sms);
-        return start_clusters(l, "attend", attend_kernel<kDecodeWarps, kDecodeParts>, cluster,
-                              dim3(static_cast<unsigned>(units * cluster)), dim3(32 * kDecodeWarps),
-                              Shape<kDecodeWarps>::kSharedBytes, a, run.row0, cluster,
+            return start(l, "attend", attend_kernel<kPrefillWarps, 1>,
+                         dim3(static_cast<unsigned>(units)), dim3(32 * kPrefillWarps),
+                         Shape<kPrefillWarps>::kSharedBytes, Start::overlapping, a, run.row0,
+                         Team{1, nullptr}, nullptr);
+        const int blocks = team_blocks(units, l.info->sms), sms = l.info->sms;
+        // A few SMs are left over when a device is filled with clusters.
+        const bool clusters = blocks > 1 && units * blocks <= sms - sms / 7;
+        return start_clusters(l, "attend", attend_kernel<kDecodeWarps, kDecodeParts>,
+                              clusters ? blocks : 1, dim3(static_cast<unsigned>(units * blocks)),
+                              dim3(32 * kDecodeWarps), Shape<kDecodeWarps>::kSharedBytes, a,
+                              run.row0, Team{blocks, clusters ? nullptr : l.counters},
                               reinterpret_cast<Partial*>(l.scratch));
     };
     const auto fit = static_cast<int>(

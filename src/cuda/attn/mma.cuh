@@ -37,6 +37,10 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+__device__ __forceinline__ void store8_shared(uint32_t to, uint32_t low, uint32_t high) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(low), "r"(high) : "memory");
+}
+
 // 16 bytes to shared memory; the first `bytes` (0 or 16) from memory, the others zero.
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, uint32_t bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)

@@ -23,7 +23,7 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kMaxCluster = 16, kMinCluster = 8;
 constexpr int kPerThread = 4;  // listed keys
 constexpr int kListKeys = kPerThread * kThreads;
-constexpr int kKept = 16;  // keys a thread keeps in registers
+constexpr int kKept = 16;  // keys a thread keeps in registers, in quads of neighbours
 constexpr int kDigitBits = 11;
 constexpr int kTies = 1 << (kDigitBits - 1);  // equals at the cut that a cluster sorts out
 // Rows of fewer blocks are done by the first block of the cluster: its barriers would cost more.
@@ -59,15 +59,31 @@ struct Row {
     int n;        // keys
     int members;  // blocks that share the row
     int rank;
-    bool kept;  // own keys are in registers
+    bool kept;     // own keys are in registers
+    bool aligned;  // scores are, to 16 bytes
     Shared* s;
 
     __device__ __forceinline__ uint32_t key(int i) const { return i < n ? key_of(scores[i]) : 0; }
-    __device__ __forceinline__ int round() const { return members * kThreads; }
-    // Index of this thread's key in the first round.
+    // Keys i .. i + 3 of a thread.
+    __device__ __forceinline__ void load4(int i, uint32_t* k) const {
+        if (aligned && i + 3 < n) {
+            const float4 v = *reinterpret_cast<const float4*>(scores + i);
+            k[0] = key_of(v.x);
+            k[1] = key_of(v.y);
+            k[2] = key_of(v.z);
+            k[3] = key_of(v.w);
+            return;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            k[e] = key(i + e);
+    }
+    // Keys of a round: four per thread of the row's blocks.
+    __device__ __forceinline__ int round() const { return 4 * members * kThreads; }
+    // Index of this thread's first key in the first round.
     __device__ __forceinline__ int own() const {
-        const int run = lane_id() / 8 * members * kWarps + warp_id() * members + rank;
-        return run * 8 + lane_id() % 8;
+        const int run = lane_id() / 2 * members * kWarps + warp_id() * members + rank;
+        return run * 8 + lane_id() % 2 * 4;
     }
     __device__ __forceinline__ void barrier() const {
         if (members > 1) {
@@ -83,18 +99,18 @@ struct Row {
         if (kept) {
 #pragma unroll
             for (int j = 0; j < kKept; ++j)
-                if (j * round() < n) f(keys[j], own() + j * round());
+                if (j / 4 * round() < n) f(keys[j], own() + j / 4 * round() + j % 4);
             return;
         }
-        constexpr int kAhead = 8;
+        constexpr int kAhead = 2;
         for (int i = own(), from = 0; from < n; from += kAhead * round(), i += kAhead * round()) {
-            uint32_t k[kAhead];
+            uint32_t k[4 * kAhead];
 #pragma unroll
             for (int j = 0; j < kAhead; ++j)
-                k[j] = key(i + j * round());
+                load4(i + j * round(), k + 4 * j);
 #pragma unroll
-            for (int j = 0; j < kAhead; ++j)
-                f(k[j], i + j * round());
+            for (int j = 0; j < 4 * kAhead; ++j)
+                f(k[j], i + j / 4 * round() + j % 4);
         }
     }
     // Sum over the threads of one block; `turn` alternates between calls.
@@ -191,14 +207,15 @@ __device__ __forceinline__ Cut count_digits(Shared& s, const uint32_t (&keys)[kP
 // The c-th largest of a warp's values, every one counted.
 __device__ __forceinline__ uint32_t nth_largest(uint32_t v, int c) {
     if (c == 1) return __reduce_max_sync(0xffffffffu, v);
-    int above = 0;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-        const uint32_t o = __shfl_sync(0xffffffffu, v, i);
-        above += o > v || (o == v && i < lane_id());
-    }
-    const uint32_t holder = __ballot_sync(0xffffffffu, above == c - 1);
-    return __shfl_sync(0xffffffffu, v, __ffs(static_cast<int>(holder)) - 1);
+    for (int size = 2; size <= 32; size *= 2)
+#pragma unroll
+        for (int d = size / 2; d > 0; d /= 2) {
+            const uint32_t o = __shfl_xor_sync(0xffffffffu, v, d);
+            const bool lower = ((lane_id() & d) == 0) == ((lane_id() & size) == 0);
+            v = lower ? min(v, o) : max(v, o);
+        }
+    return __shfl_sync(0xffffffffu, v, 32 - c);
 }
 
 struct Range {
@@ -235,6 +252,36 @@ __device__ __forceinline__ uint32_t take_slot(uint32_t* counter, bool wants) {
            static_cast<uint32_t>(__popc(all & ((1u << lane_id()) - 1)));
 }
 
+// put(slot, key, index) for every key of the block's share above `bound`; slots are counted in
+// `counter`, in any order.
+template <class Put>
+__device__ __forceinline__ void list_above(const Row& row, const uint32_t (&keys)[kKept],
+                                           uint32_t bound, uint32_t* counter, Put put) {
+    if (!row.kept) {
+        row.each(keys, [&](uint32_t k, int i) {
+            const uint32_t at = take_slot(counter, k > bound);
+            if (k > bound) put(at, k, i);
+        });
+        return;
+    }
+    uint32_t n = 0;
+#pragma unroll
+    for (uint32_t k : keys)
+        n += k > bound;
+    uint32_t upto = n;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const uint32_t v = __shfl_up_sync(0xffffffffu, upto, d);
+        if (lane_id() >= d) upto += v;
+    }
+    uint32_t at = 0;
+    if (lane_id() == 31 && upto > 0) at = atomicAdd(counter, upto);
+    at = __shfl_sync(0xffffffffu, at, 31) + upto - n;
+    row.each(keys, [&](uint32_t k, int i) {
+        if (k > bound) put(at++, k, i);
+    });
+}
+
 // Raises the first `need` of the keys equal to the cut above it. False, in all threads, if there are
 // more equals than there is room for.
 __device__ __forceinline__ bool take_first_ties(Shared& s, uint2 (&seen)[kPerThread], Cut cut) {
@@ -267,9 +314,8 @@ __device__ bool select_shared(const Row& row, const uint32_t (&keys)[kKept], uin
     for (int i = tid; i < slots; i += kThreads)
         s.slots[i] = make_uint2(0, 0);
     const Range own = block_range(row, keys, top);
-    row.each(keys, [&](uint32_t k, int i) {
-        const uint32_t at = take_slot(&s.listed, k > own.bound);
-        if (k > own.bound && at < static_cast<uint32_t>(slots))
+    list_above(row, keys, own.bound, &s.listed, [&](uint32_t at, uint32_t k, int i) {
+        if (at < static_cast<uint32_t>(slots))
             s.slots[at] = make_uint2(k, static_cast<uint32_t>(i));
     });
     if (tid == 0) {
@@ -330,10 +376,40 @@ __device__ bool select_shared(const Row& row, const uint32_t (&keys)[kKept], uin
     return good;
 }
 
+// The cut of a row of up to four keys per thread of one block: the lowest key is the bound.
+__device__ Cut find_cut_of_few(const Row& row, const uint32_t (&keys)[kKept], uint32_t top) {
+    Shared& s = *row.s;
+    uint32_t least = 0xffffffffu, most = 0;
+#pragma unroll
+    for (int j = 0; j < kPerThread; ++j) {
+        most = max(most, keys[j]);
+        if (keys[j] > 0) least = min(least, keys[j]);
+    }
+    least = __reduce_min_sync(0xffffffffu, least);
+    most = __reduce_max_sync(0xffffffffu, most);
+    if (lane_id() == 0) {
+        s.warp_a[0][warp_id()] = least;
+        s.warp_b[warp_id()] = most;
+    }
+    __syncthreads();
+    least = __reduce_min_sync(0xffffffffu, s.warp_a[0][lane_id()]);
+    most = __reduce_max_sync(0xffffffffu, s.warp_b[lane_id()]);
+    uint32_t n = 0, few[kPerThread];
+#pragma unroll
+    for (int j = 0; j < kPerThread; ++j) {
+        few[j] = keys[j];
+        n += keys[j] > least;
+    }
+    n = row.block_total(n, 1);
+    if (n <= top) return {least, top - n};
+    return count_digits(s, few, least, most, top);
+}
+
 // The cut of any row.
 __device__ Cut find_cut(const Row& row, const uint32_t (&keys)[kKept], uint32_t top) {
     Shared& s = *row.s;
     const int tid = static_cast<int>(threadIdx.x);
+    if (row.members == 1 && row.n <= kListKeys) return find_cut_of_few(row, keys, top);
     Range range = block_range(row, keys, top);
     if (row.members > 1) {
         row.barrier();
@@ -347,9 +423,8 @@ __device__ Cut find_cut(const Row& row, const uint32_t (&keys)[kKept], uint32_t 
             range.high = max(range.high, s.slot_b[m]);
         }
     }
-    row.each(keys, [&](uint32_t k, int) {
-        const uint32_t at = take_slot(&s.listed, k > range.bound);
-        if (k > range.bound && at < kListKeys) s.list[at] = k;
+    list_above(row, keys, range.bound, &s.listed, [&](uint32_t at, uint32_t k, int) {
+        if (at < kListKeys) s.list[at] = k;
     });
     row.barrier();
     uint32_t listed = s.listed;
@@ -472,7 +547,8 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs
     row.n = (at.pos + 1) / a.block_tokens;
     row.members = row.n <= kAloneBlocks ? 1 : cluster;
     row.rank = cluster > 1 ? cluster_rank() : 0;
-    row.kept = row.n <= row.round() * kKept;
+    row.kept = row.n <= row.round() * (kKept / 4);
+    row.aligned = (reinterpret_cast<uint64_t>(row.scores) & 15) == 0;
     row.s = &shared;
     pdl_wait();
     if (row.rank >= row.members) return;
@@ -486,11 +562,11 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs
     uint32_t keys[kKept] = {};
     if (row.kept) {
 #pragma unroll
-        for (int j = 0; j < kKept; ++j)
-            keys[j] = row.key(row.own() + j * row.round());
+        for (int j = 0; j < kKept / 4; ++j)
+            row.load4(row.own() + j * row.round(), keys + 4 * j);
     }
     const auto top = static_cast<uint32_t>(a.top);
-    if (row.members > 1 && row.kept && select_shared(row, keys, top, out)) return;
+    if (row.members > 1 && select_shared(row, keys, top, out)) return;
     write_chosen(row, find_cut(row, keys, top), out);
 }
 
