@@ -60,6 +60,27 @@ class Widths {
     int n_ = 0;
 };
 
+// Products of the sides of `p`, linears, one launch per width.
+Status run_linears(const Launch& l, const Product& p) {
+    Widths widths;
+    for (int i = 0; i < p.n_sides; ++i)
+        widths.add(p.side[i].weight);
+    for (const Widths::Width& width : widths) {
+        Product q = p;
+        q.n16 = width.n16;
+        q.codebook = width.codebook;
+        q.n_sides = q.col_tiles = 0;
+        for (int i = 0; i < p.n_sides; ++i) {
+            const Exl3Tensor& w = p.side[i].weight.exl3;
+            if (w.n16 != width.n16 || w.codebook != width.codebook) continue;
+            q.side[q.n_sides++] = p.side[i];
+            q.col_tiles += p.side[i].col_tiles;
+        }
+        TERRACE_TRY(run_product(l, q));
+    }
+    return {};
+}
+
 Status linear_exl3(const Launch& l, const LinearArgs& a, int row0, int rows) {
     const int64_t slots = up_to(rows, kSlotAlign);
     for (int j = 0; j < a.n_jobs;) {
@@ -73,7 +94,6 @@ Status linear_exl3(const Launch& l, const LinearArgs& a, int row0, int rows) {
         Product p;
         p.slots = slots;
         p.rows = rows;
-        Widths widths;
         for (; j < a.n_jobs; ++j) {
             const LinearWeight& w = *a.jobs[j].weight;
             if (w.kind != LinearKind::exl3) continue;
@@ -91,24 +111,11 @@ Status linear_exl3(const Launch& l, const LinearArgs& a, int row0, int rows) {
             side.unscale = unscale;
             side.y = a.jobs[j].y.device_pointer() + row0 * a.jobs[j].y_stride;
             side.y_stride = a.jobs[j].y_stride;
-            widths.add(w);
         }
         if (p.n_sides == 0)
             return j == a.n_jobs ? Status{} : Error{Code::internal, "gemm_linear: scratch"};
         TERRACE_TRY(prep_rows(l, prep));
-        for (const Widths::Width& width : widths) {
-            Product q = p;
-            q.n16 = width.n16;
-            q.codebook = width.codebook;
-            q.n_sides = q.col_tiles = 0;
-            for (int i = 0; i < p.n_sides; ++i)
-                if (p.side[i].weight.exl3.n16 == width.n16 &&
-                    p.side[i].weight.exl3.codebook == width.codebook) {
-                    q.side[q.n_sides++] = p.side[i];
-                    q.col_tiles += p.side[i].col_tiles;
-                }
-            TERRACE_TRY(run_product(l, q));
-        }
+        TERRACE_TRY(run_linears(l, p));
     }
     return {};
 }
@@ -177,13 +184,20 @@ MoeScratch carve_moe(Carve& carve, int rows, int k, int n_experts, int hidden, i
 
 // What the table holds: which kernels a layer needs. Follows from the weights, not from the rows.
 struct Contents {
-    Widths in, down;
-    bool plain[3] = {};
-    bool gated = true;  // every EXL3 gate has an up projection of the same width and codebook
+    Widths in, down;     // of routed experts
+    bool plain[3] = {};  // gate, up, down; the shared expert's too
+    bool gated = true;   // every EXL3 gate has an up projection of the same width and codebook
 };
 Contents contents_of(const MoeArgs& a) {
     Contents c;
-    const auto add = [&](const ExpertWeights& e) {
+    const auto add_plain = [&](const ExpertWeights& e) {
+        c.plain[0] |= e.gate.kind == LinearKind::plain;
+        c.plain[1] |= e.up.kind == LinearKind::plain;
+        c.plain[2] |= e.down.kind == LinearKind::plain;
+    };
+    for (int i = 0; i < a.table.n; ++i) {
+        const ExpertWeights& e = a.table.experts[i];
+        add_plain(e);
         c.in.add(e.gate);
         c.in.add(e.up);
         c.down.add(e.down);
@@ -191,13 +205,8 @@ Contents contents_of(const MoeArgs& a) {
             e.gate.kind == e.up.kind &&
             (e.gate.kind != LinearKind::exl3 ||
              (e.gate.exl3.n16 == e.up.exl3.n16 && e.gate.exl3.codebook == e.up.exl3.codebook));
-        c.plain[0] |= e.gate.kind == LinearKind::plain;
-        c.plain[1] |= e.up.kind == LinearKind::plain;
-        c.plain[2] |= e.down.kind == LinearKind::plain;
-    };
-    for (int e = 0; e < a.table.n; ++e)
-        add(a.table.experts[e]);
-    if (a.shared) add(*a.shared);
+    }
+    if (a.shared) add_plain(*a.shared);
     return c;
 }
 
@@ -258,8 +267,6 @@ Status moe_piece(const Launch& l, const MoeArgs& a, const Contents& contents, in
     p.slots = s.slots;
     p.row_tiles = s.tiles;
     p.experts = experts;
-    p.n_experts = a.table.n;
-    p.shared = shared;
     const auto run_products = [&](const Widths& widths) -> Status {
         p.col_tiles = 0;
         for (int i = 0; i < p.n_sides; ++i)
@@ -271,26 +278,42 @@ Status moe_piece(const Launch& l, const MoeArgs& a, const Contents& contents, in
         }
         return {};
     };
-    const int col_tiles = pad128(width) / kProductCols;
-    if (contents.in.begin() != contents.in.end()) {
-        TERRACE_TRY(prep_experts_in(l, prep));
-        p.n_sides = 2;
-        p.gated = contents.gated;
-        p.side[0] = {{}, 0, col_tiles, s.gate_x, s.gate_unscale, s.g, width};
-        p.side[1] = {{}, 1, col_tiles, s.up_x, s.up_unscale, p.gated ? s.g : s.u, width};
-        TERRACE_TRY(run_products(contents.in));
-    }
+    Product dense;  // of the shared expert
+    dense.slots = s.slots;
+    dense.rows = rows;
+    const auto add_shared = [&](const LinearWeight& w, const ProductSide& like) {
+        if (w.kind != LinearKind::exl3) return;
+        ProductSide& side = dense.side[dense.n_sides++];
+        side = like;
+        side.weight = w;
+        side.col_tiles = w.exl3.out / kProductCols;
+    };
+    const int col_tiles = pad128(a.width) / kProductCols;
+    const ProductSide gate_side{{}, 0, col_tiles, s.gate_x, s.gate_unscale, s.g, width};
+    const ProductSide up_side{{}, 1, col_tiles, s.up_x, s.up_unscale, s.u, width};
+    TERRACE_TRY(prep_experts_in(l, prep));
+    p.n_sides = 2;
+    p.gated = contents.gated;
+    p.side[0] = gate_side;
+    p.side[1] = up_side;
+    if (p.gated) p.side[1].y = s.g;
+    TERRACE_TRY(run_products(contents.in));
+    add_shared(shared.gate, gate_side);
+    add_shared(shared.up, up_side);
+    TERRACE_TRY(run_linears(l, dense));
+
     TERRACE_TRY(prep_experts_down(l, prep));
     if (contents.plain[2]) TERRACE_TRY(run_plain(2, s.g, width, s.e, a.hidden));
     float* e_unscale = !contents.plain[2] && a.hidden % 128 == 0 ? s.e_unscale : nullptr;
-    if (contents.down.begin() != contents.down.end()) {
-        p.n_sides = 1;
-        p.gated = false;
-        p.side[0] = {
-            {},       2,        pad128(a.hidden) / kProductCols, s.down_x, s.down_unscale, s.e,
-            a.hidden, e_unscale};
-        TERRACE_TRY(run_products(contents.down));
-    }
+    const ProductSide down_side{
+        {}, 2, pad128(a.hidden) / kProductCols, s.down_x, s.down_unscale, s.e, a.hidden, e_unscale};
+    p.n_sides = 1;
+    p.gated = false;
+    p.side[0] = down_side;
+    TERRACE_TRY(run_products(contents.down));
+    dense.n_sides = 0;
+    add_shared(shared.down, down_side);
+    TERRACE_TRY(run_linears(l, dense));
 
     ExpertSum sum;
     if (a.shared && a.shared_gate->kind == LinearKind::plain) {
@@ -342,12 +365,14 @@ size_t gemm_scratch_bytes(const DeviceInfo&, const OpsLimits& limits) {
 }
 
 Status gemm_linear(const Launch& l, const LinearArgs& a, int row0, int n_rows) {
+    if (n_rows == 0) return {};
     TERRACE_TRY(linear_exl3(l, a, row0, n_rows));
     return linear_plain(l, a, row0, n_rows);
 }
 
 Status gemm_plain(const Launch& l, const PlainTensor& w, int in, int out, const __half* x,
                   int64_t x_stride, int rows, float* y, int64_t y_stride) {
+    if (rows == 0) return {};
     PlainProduct p;
     p.in = in;
     p.rows = rows;

@@ -20,15 +20,15 @@ __device__ __forceinline__ int row_of(const ExpertItems& p, int item) {
 // Shared memory: one word per expert.
 __global__ void __launch_bounds__(kGroupThreads)
     group_items_kernel(const __grid_constant__ ExpertItems p) {
-    extern __shared__ int32_t count[];  // [n_experts + 1]: rows, then the first slot
+    extern __shared__ int32_t count[];  // [n_experts]: rows, then the first slot
     __shared__ unsigned long long warp_total[32];
     __shared__ unsigned long long carry;
     constexpr int kEach = kMaxChoices / kGroupThreads;
     const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
-    const int n_items = p.rows * p.k, n_experts = p.n_experts + 1;
+    const int n_items = p.rows * p.k, n_experts = p.n_experts;
     for (int e = tid; e < n_experts; e += kGroupThreads)
         count[e] = 0;
-    if (tid == 0) carry = 0;
+    if (tid == 0) carry = p.with_shared ? (p.rows + kSlotAlign - 1) / kSlotAlign * kSlotAlign : 0;
     __syncthreads();
     pdl_wait();
     int expert[kEach], rank[kEach];
@@ -40,7 +40,6 @@ __global__ void __launch_bounds__(kGroupThreads)
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
         rank[i] = expert[i] >= 0 ? atomicAdd(&count[expert[i]], 1) : 0;
-    if (tid == 0 && p.with_shared) count[p.n_experts] = p.rows;
     __syncthreads();
 
     // Exclusive sums: slots in the low half, tiles in the high half.
@@ -77,7 +76,6 @@ __global__ void __launch_bounds__(kGroupThreads)
     }
     if (tid == 0) {
         p.tiles->n_tiles = static_cast<int>(carry >> 32);
-        p.tiles->shared_slot = count[p.n_experts];
     }
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -121,7 +119,6 @@ __global__ void __launch_bounds__(256)
     const int k = items.k;
     const int32_t* slots = items.slot_of_item + r * k;
     const float* weights = p.weights + r * k;
-    const int64_t shared_slot = items.tiles->shared_slot + r;
     float gate = 0.0f;
     if (items.with_shared) {
         if (p.gate_dot) {
@@ -150,7 +147,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 10
             for (int j = 0; j < k; ++j)
                 add(weights[j], slots[j]);
-            if (items.with_shared) add(gate, shared_slot);
+            if (items.with_shared) add(gate, r);
             *reinterpret_cast<float4*>(y + i) = sum;
         }
         return;
@@ -160,7 +157,7 @@ __global__ void __launch_bounds__(256)
         float sum = 0.0f;
         for (int j = 0; j < k; ++j)
             sum = fmaf(weights[j], e[static_cast<int64_t>(slots[j]) * p.hidden + i], sum);
-        y[i] = items.with_shared ? fmaf(gate, e[shared_slot * p.hidden + i], sum) : sum;
+        y[i] = items.with_shared ? fmaf(gate, e[r * p.hidden + i], sum) : sum;
     }
 }
 
@@ -168,7 +165,7 @@ __global__ void __launch_bounds__(256)
 
 Status group_items(const Launch& l, const ExpertItems& p) {
     return start(l, "group_items", group_items_kernel, 1, kGroupThreads,
-                 static_cast<size_t>(p.n_experts + 1) * sizeof(int32_t), Start::overlapping, p);
+                 static_cast<size_t>(p.n_experts) * sizeof(int32_t), Start::overlapping, p);
 }
 
 Status plain_experts(const Launch& l, const PlainExperts& p) {

@@ -6,7 +6,8 @@
 
 namespace terrace::cuda {
 
-// Item q = row * k + j is the j-th choice of a row, item rows * k + row its shared expert.
+// Item q = row * k + j is the j-th choice of a row, item rows * k + row its shared expert. The shared
+// expert's slots come first, row r at slot r, so that its products are those of a linear.
 struct ExpertItems {
     const int32_t* ids = nullptr;  // [rows][k]
     int32_t rows = 0, k = 0;
@@ -20,7 +21,7 @@ __host__ __device__ inline int item_count(const ExpertItems& p) {
 }
 __device__ inline int slot_of(const ExpertItems& p, int item) {
     const int n = p.rows * p.k;
-    return item < n ? p.slot_of_item[item] : p.tiles->shared_slot + item - n;
+    return item < n ? p.slot_of_item[item] : item - n;
 }
 
 // Most choices of one group_items(): what a block keeps in registers.

@@ -15,6 +15,9 @@ constexpr int kThreads = 128;
 constexpr int kStages = 4;
 constexpr int kShared = 8;  // blocks that share the inputs of a tile
 
+__host__ __device__ constexpr int up_to_tile(int outs) {
+    return (outs + kOuts - 1) / kOuts * kOuts;
+}
 constexpr int stage_bytes(int rows) {
     return (kOuts + rows) * 128;
 }
@@ -39,21 +42,13 @@ __device__ __forceinline__ void load_rows(uint32_t to, const __half* from, int64
 
 #endif
 
-__host__ __device__ int out_tiles(const PlainProduct& p) {
-    int n = 0;
-    for (int j = 0; j < p.n_jobs; ++j)
-        n += (p.jobs[j].out + kOuts - 1) / kOuts;
-    return n;
-}
-
 // Computes: plain.h; inputs a multiple of 8.
-// Grid and block: tiles of 64 outputs x kRows rows, one warpgroup. kShare == 1: persistent, a block takes every gridDim-th tile and loads the next one during the last steps of
-// one. Else kShare blocks, a cluster, take equal parts of the inputs of a tile; their sums meet in
-// shared memory.
-// Shared memory: four stages of 64 inputs, (outputs + rows) * 128 bytes each.
-// Traffic: weights once per kRows rows, rows once per tile of outputs, mostly from L2.
+// Grid and block: tiles of 64 outputs x kRows rows, x kShare; one warpgroup. kShare blocks, a cluster,
+// take equal parts of the inputs of a tile; their sums meet in shared memory.
+// Shared memory: four stages of 64 inputs, (64 + kRows) * 128 bytes each.
+// Traffic: weights once per kRows rows, rows once per 64 outputs, mostly from L2.
 // Numerics: f32 sums in steps of 16 inputs, ascending within a part; parts ascending. The parts
-// follow from the number of inputs alone.
+// follow from the weight's shape alone.
 template <int kRows, int kShare>
 __global__ void __launch_bounds__(kThreads, 2) plain_wgmma(const __grid_constant__ PlainProduct p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -63,111 +58,80 @@ __global__ void __launch_bounds__(kThreads, 2) plain_wgmma(const __grid_constant
     const uint32_t stages = smem_address(smem);
     const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
     const int g = lane >> 2, t4 = lane & 3;
-    const int row_tiles = (p.rows + kRows - 1) / kRows;
-    const int tiles = row_tiles * out_tiles(p);
-    const int block = static_cast<int>(blockIdx.x) / kShare;
-    const int blocks = static_cast<int>(gridDim.x) / kShare;
-    const int rank = static_cast<int>(blockIdx.x) % kShare;
+    const int rank = static_cast<int>(blockIdx.x), row0 = static_cast<int>(blockIdx.z) * kRows;
+    int out0 = static_cast<int>(blockIdx.y) * kOuts, j = 0;
+    for (; out0 >= up_to_tile(p.jobs[j].out); ++j)
+        out0 -= up_to_tile(p.jobs[j].out);
+    const PlainJob& job = p.jobs[j];
+    const int n_out = min(kOuts, job.out - out0), n_rows = min(kRows, p.rows - row0);
+    const auto* w = static_cast<const __half*>(job.w.data) + static_cast<int64_t>(out0) * p.in;
+    const __half* x = p.x + row0 * p.x_stride;
     const int all = (p.in + 63) / 64, part = (all + kShare - 1) / kShare;
-    const int first = rank * part;
-    const int steps = max(0, min(part, all - first));
-    const int my_tiles = block < tiles ? (tiles - block + blocks - 1) / blocks : 0;
-    struct Place {
-        const PlainJob* job;
-        int row0, out0;
-    };
-    const auto place = [&](int i) {
-        const int t = block + i * blocks;
-        int col = t / row_tiles, j = 0;
-        for (; col >= (p.jobs[j].out + kOuts - 1) / kOuts; ++j)
-            col -= (p.jobs[j].out + kOuts - 1) / kOuts;
-        return Place{&p.jobs[j], t % row_tiles * kRows, col * kOuts};
-    };
-    // The step after next of all steps of the block's tiles.
-    int load_tile = 0, load_k = 0, load_stage = 0;
-    Place from = {};
-    const auto load = [&] {
-        if (load_tile < my_tiles && load_k < steps) {
-            if (load_k == 0) from = place(load_tile);
-            const int k0 = (first + load_k) * 64;
-            const uint32_t to = stages + load_stage * kStage;
-            load_rows<kOuts>(to,
-                             static_cast<const __half*>(from.job->w.data) +
-                                 static_cast<int64_t>(from.out0) * p.in,
-                             p.in, from.job->out - from.out0, k0, p.in);
-            load_rows<kRows>(to + kOuts * 128, p.x + from.row0 * p.x_stride, p.x_stride,
-                             p.rows - from.row0, k0, p.in);
-            load_stage = (load_stage + 1) % kStages;
-            if (++load_k == steps) {
-                load_k = 0;
-                ++load_tile;
-            }
+    const int first = rank * part, steps = max(0, min(part, all - first));
+    const auto load = [&](int k) {
+        if (k < steps) {
+            const uint32_t to = stages + (k % kStages) * kStage;
+            load_rows<kOuts>(to, w, p.in, n_out, (first + k) * 64, p.in);
+            load_rows<kRows>(to + kOuts * 128, x, p.x_stride, n_rows, (first + k) * 64, p.in);
         }
         cp_async_commit();
     };
     pdl_wait();
-    load();
-    load();
-    int stage = 0;
-    for (int i = 0; i < my_tiles; ++i) {
-        float acc[kRows / 2] = {};
-        for (int k = 0; k < steps; ++k) {
-            cp_async_wait<1>();
-            async_proxy_fence();
-            __syncthreads();  // this stage has landed; all products of the stage before last are done
-            load();
-            const uint32_t at = stages + stage * kStage;
-            const uint64_t a = wgmma_operand(at);
-            const uint64_t b = wgmma_operand(at + kOuts * 128);
-            wgmma_keep(acc);
-            wgmma_fence();
-#pragma unroll
-            for (int s = 0; s < 4; ++s)
-                wgmma(acc, a + 2 * s, b + 2 * s);
-            wgmma_commit();
-            wgmma_wait<1>();
-            stage = (stage + 1) % kStages;
-        }
-        wgmma_wait<0>();
+    float acc[kRows / 2] = {};
+    load(0);
+    load(1);
+    for (int k = 0; k < steps; ++k) {
+        cp_async_wait<1>();
+        async_proxy_fence();
+        __syncthreads();  // stage k has landed; everyone's products of stage k - 2 are complete
+        load(k + 2);
+        const uint32_t at = stages + (k % kStages) * kStage;
+        const uint64_t a = wgmma_operand(at), b = wgmma_operand(at + kOuts * 128);
         wgmma_keep(acc);
+        wgmma_fence();
+#pragma unroll
+        for (int s = 0; s < 4; ++s)
+            wgmma(acc, a + 2 * s, b + 2 * s);
+        wgmma_commit();
+        wgmma_wait<1>();
+    }
+    wgmma_wait<0>();
+    wgmma_keep(acc);
 
-        const auto [job, row0, out0] = place(i);
-        const int n_rows = min(kRows, p.rows - row0), n_out = min(kOuts, job->out - out0);
-        float* y = job->y + row0 * job->y_stride + out0;
-        const float* unscale = p.unscale ? p.unscale + row0 : nullptr;
-        if constexpr (kShare == 1) {
+    float* y = job.y + row0 * job.y_stride + out0;
+    const float* unscale = p.unscale ? p.unscale + row0 : nullptr;
+    if constexpr (kShare == 1) {
 #pragma unroll
-            for (int j = 0; j < kRows / 8; ++j)
+        for (int i = 0; i < kRows / 8; ++i)
 #pragma unroll
-                for (int r = 0; r < 4; ++r) {
-                    const int n = 8 * j + 2 * t4 + (r & 1), o = 16 * warp + g + 8 * (r >> 1);
-                    if (n < n_rows && o < n_out)
-                        y[n * job->y_stride + o] = acc[4 * j + r] * (unscale ? unscale[n] : 1.0f);
-                }
-        } else {
-            constexpr int kSumStride = kOuts + 4;         // two rows on, 8 banks on
-            auto* sums = reinterpret_cast<float*>(smem);  // [kRows][kSumStride], over the stages
-            cp_async_wait<0>();
-            __syncthreads();
-#pragma unroll
-            for (int j = 0; j < kRows / 8; ++j)
-#pragma unroll
-                for (int r = 0; r < 4; ++r)
-                    sums[(8 * j + 2 * t4 + (r & 1)) * kSumStride + 16 * warp + g + 8 * (r >> 1)] =
-                        acc[4 * j + r];
-            cluster_barrier();
-            for (int e = static_cast<int>(threadIdx.x); e < kRows / kShare * kOuts; e += kThreads) {
-                const int n = rank * (kRows / kShare) + e / kOuts, o = e % kOuts;
-                const uint32_t at = smem_address(sums + n * kSumStride + o);
-                float sum = 0.0f;
-#pragma unroll
-                for (uint32_t b = 0; b < kShare; ++b)
-                    sum += cluster_load(at, b);
+            for (int r = 0; r < 4; ++r) {
+                const int n = 8 * i + 2 * t4 + (r & 1), o = 16 * warp + g + 8 * (r >> 1);
                 if (n < n_rows && o < n_out)
-                    y[n * job->y_stride + o] = sum * (unscale ? unscale[n] : 1.0f);
+                    y[n * job.y_stride + o] = acc[4 * i + r] * (unscale ? unscale[n] : 1.0f);
             }
-            cluster_barrier();  // no block leaves while its sums are being read
+    } else {
+        constexpr int kSumStride = kOuts + 4;         // two rows on, 8 banks on
+        auto* sums = reinterpret_cast<float*>(smem);  // [kRows][kSumStride], over the stages
+        cp_async_wait<0>();
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kRows / 8; ++i)
+#pragma unroll
+            for (int r = 0; r < 4; ++r)
+                sums[(8 * i + 2 * t4 + (r & 1)) * kSumStride + 16 * warp + g + 8 * (r >> 1)] =
+                    acc[4 * i + r];
+        cluster_barrier();
+        for (int e = static_cast<int>(threadIdx.x); e < kRows / kShare * kOuts; e += kThreads) {
+            const int n = rank * (kRows / kShare) + e / kOuts, o = e % kOuts;
+            const uint32_t at = smem_address(sums + n * kSumStride + o);
+            float sum = 0.0f;
+#pragma unroll
+            for (uint32_t b = 0; b < kShare; ++b)
+                sum += cluster_load(at, b);
+            if (n < n_rows && o < n_out)
+                y[n * job.y_stride + o] = sum * (unscale ? unscale[n] : 1.0f);
         }
+        cluster_barrier();  // no block leaves while its sums are being read
     }
 #endif
 }
@@ -179,10 +143,12 @@ Status launch(const Launch& l, const PlainProduct& p) {
     TERRACE_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(smem)));
-    const int tiles = (p.rows + kRows - 1) / kRows * out_tiles(p);
+    int outs = 0;
+    for (int j = 0; j < p.n_jobs; ++j)
+        outs += up_to_tile(p.jobs[j].out);
     cudaLaunchConfig_t config = {};
-    config.gridDim =
-        static_cast<unsigned>(kShare == 1 ? std::min(tiles, 2 * l.info->sms) : tiles * kShare);
+    config.gridDim = dim3(kShare, static_cast<unsigned>(outs / kOuts),
+                          static_cast<unsigned>((p.rows + kRows - 1) / kRows));
     config.blockDim = kThreads;
     config.dynamicSmemBytes = smem;
     config.stream = l.stream;

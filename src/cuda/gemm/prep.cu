@@ -196,8 +196,7 @@ __global__ void __launch_bounds__(kMaxThreads)
         const ExpertWeights* e = j == items.k ? &p.shared : p.experts + items.ids[q];
         const LinearWeight& w = tid & 1 ? e->up : e->gate;
         suh[tid >> 1][tid & 1] = w.kind == LinearKind::exl3 ? w.exl3.suh : nullptr;
-        if ((tid & 1) == 0)
-            slots[tid >> 1] = j == items.k ? items.tiles->shared_slot + r : items.slot_of_item[q];
+        if ((tid & 1) == 0) slots[tid >> 1] = j == items.k ? r : items.slot_of_item[q];
     }
     const float* row = p.x + static_cast<int64_t>(r) * p.hidden;
     const int in = (p.hidden + 127) / 128 * 128;
@@ -266,7 +265,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const int slot = e ? slot_of(items, item) : 0;
     float* g = p.g + static_cast<int64_t>(slot) * p.width;
     const float* u = p.u + static_cast<int64_t>(slot) * p.width;
-    const bool gated = e && p.fused && e->gate.kind == LinearKind::exl3;
+    const bool gated = e && e != &p.shared && p.fused && e->gate.kind == LinearKind::exl3;
     const bool encode = e && e->down.kind == LinearKind::exl3;
     const int n = e ? e->down.in : 0;
     const auto read8 = [&](int at, float* v) {

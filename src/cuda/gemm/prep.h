@@ -43,7 +43,7 @@ struct PrepExperts {
     float* up_unscale = nullptr;
     float* g = nullptr;        // [slots][width]; plain downs get silu(g) * u here, in f32
     const float* u = nullptr;  // [slots][width]
-    bool fused = false;        // g of EXL3 gates is silu(g) * u
+    bool fused = false;        // g of routed EXL3 gates is silu(g) * u
     int32_t width = 0;
     __half* down_x = nullptr;
     float* down_unscale = nullptr;

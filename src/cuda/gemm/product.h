@@ -19,7 +19,7 @@ constexpr int kProductCols = 128;    // outputs of a tile: one Hadamard block
 constexpr int kExpertTileRows = 64;  // most rows of an expert's tile
 constexpr int kSlotAlign = 8;        // an expert's slots start at a multiple: the swizzle's period
 
-// Rows [slot, slot + rows) of one expert; expert == Product::n_experts is the shared one.
+// Slots [slot, slot + rows) of one routed expert.
 struct RowTile {
     int32_t expert;
     int32_t slot;
@@ -29,8 +29,7 @@ struct RowTile {
 // Device memory, written by the grouping kernel.
 struct RowTiles {
     int32_t n_tiles;
-    int32_t shared_slot;  // row r's slot of the shared expert is shared_slot + r
-    RowTile tiles[1];     // [n_tiles]
+    RowTile tiles[1];  // [n_tiles]
 };
 
 // One activation matrix and what it is multiplied with: a linear, or one projection of all experts.
@@ -63,8 +62,6 @@ struct Product {
     int32_t tile_rows = 0;
     const RowTiles* row_tiles = nullptr;
     const ExpertWeights* experts = nullptr;  // device
-    int32_t n_experts = 0;
-    ExpertWeights shared;
     ProductSide side[kMaxSides];
 };
 

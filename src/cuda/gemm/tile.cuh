@@ -60,7 +60,7 @@ __device__ __forceinline__ bool find_tile(const Product& p, int t, Tile& tile) {
     const ProductSide& side = p.side[s];
     const LinearWeight* w = &side.weight;
     if (p.row_tiles) {
-        const ExpertWeights* e = rows.expert == p.n_experts ? &p.shared : p.experts + rows.expert;
+        const ExpertWeights* e = p.experts + rows.expert;
         w = side.projection == 0 ? &e->gate : side.projection == 1 ? &e->up : &e->down;
     }
     const int first = col * kProductCols;
