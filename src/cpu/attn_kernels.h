@@ -170,6 +170,24 @@ static void attend_page(const AttendTask& a, AttendState& s) {
     s.n = 0;
 }
 
+// Where K of the task's head begins in a block of the sequence: RowSource::block, which must not be
+// compiled here, with instructions that other files may not use.
+TERRACE_INLINE const uint8_t* block_of(const AttendTask& a, int block) {
+    const int page = block / a.blocks_per_page;
+    const size_t number =
+        static_cast<size_t>(a.table[page]) * static_cast<size_t>(a.blocks_per_page) +
+        static_cast<size_t>(block - page * a.blocks_per_page);
+    if (a.slots) {
+        const int32_t slot = a.slots[number >> a.group_shift];
+        if (slot >= 0) {
+            const size_t group = size_t{1} << a.group_shift;
+            return a.mirror + a.head_offset +
+                   (static_cast<size_t>(slot) * group + number % group) * a.extent_bytes;
+        }
+    }
+    return a.base + a.head_offset + number * a.extent_bytes;
+}
+
 template <bool kF32>
 static void attend_typed(const AttendTask& a) {
     AttendState s;
@@ -186,23 +204,14 @@ static void attend_typed(const AttendTask& a) {
         }
     }
     const auto list = [&](int block, int tokens) {
-        const int page = block / a.blocks_per_page;
-        const size_t extent =
-            static_cast<size_t>(a.table[page]) * static_cast<size_t>(a.blocks_per_page) +
-            static_cast<size_t>(block - page * a.blocks_per_page);
-        const uint8_t* at = a.base + extent * a.extent_bytes + a.head_offset;
+        const uint8_t* at = block_of(a, block);
         for (int t = 0; t < tokens; ++t)
             s.k[s.n++] = at + static_cast<size_t>(t) * a.token_bytes;
     };
     // Selected blocks are scattered: of a long context a page has one or two. So their lines are
     // asked for some blocks ahead, into the second level: the first has too few buffers.
     const auto fetch = [&](int i) {
-        const int block = a.blocks[i], on_page = block / a.blocks_per_page;
-        const uint8_t* at =
-            a.base + a.head_offset +
-            (static_cast<size_t>(a.table[on_page]) * static_cast<size_t>(a.blocks_per_page) +
-             static_cast<size_t>(block - on_page * a.blocks_per_page)) *
-                a.extent_bytes;
+        const uint8_t* at = block_of(a, a.blocks[i]);
         const int bytes = a.head_dim * (kF32 ? 4 : 2);
         for (int t = 0; t < a.block_tokens; ++t, at += a.token_bytes)
             for (int b = 0; b < bytes; b += 64) {

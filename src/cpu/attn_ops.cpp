@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "cpu/cpu_ops.h"
 
@@ -120,7 +121,8 @@ Status CpuOps::qsa_prepare(Stream&, const QsaPrepareArgs& a) {
             rotate(a.qg.device_pointer() + head * 2 * shd, a.q_norm, hd,
                    a.q.device_pointer() + head * shd, 1);
         }
-        std::byte* block = a.kv.block(page, offset / a.kv.block_tokens);
+        const int in_page = offset / a.kv.block_tokens;
+        std::byte* const block = a.kv.home(page, in_page);
         for (int h = 0; h < a.kv.kv_heads; ++h) {
             const size_t from = (static_cast<size_t>(r) * static_cast<size_t>(a.kv.kv_heads) +
                                  static_cast<size_t>(h)) *
@@ -132,6 +134,13 @@ Status CpuOps::qsa_prepare(Stream&, const QsaPrepareArgs& a) {
             rotate(a.k.device_pointer() + from, a.k_norm, hd, k, plane_f32);
             kernels_.ops.convert(
                 {a.v.device_pointer() + from, k + a.kv.half_extent_bytes(), hd, plane_f32});
+        }
+        for (std::byte* copy : {a.kv.mirrored(page, in_page), a.staged.mirrored(page, in_page)}) {
+            if (!copy) continue;
+            const size_t row = a.kv.half_extent_bytes() / static_cast<size_t>(a.kv.block_tokens);
+            const size_t at = static_cast<size_t>(offset % a.kv.block_tokens) * row;
+            for (const size_t half : {size_t{0}, a.kv.half_extent_bytes()})
+                std::memcpy(copy + half + at, block + half + at, row);
         }
         const float* ix = a.ix.device_pointer() + int64_t{r} * (a.index_heads + 1) * id;
         float* iq = a.iq.device_pointer() + int64_t{r} * a.index_heads * id;
@@ -287,6 +296,9 @@ Status CpuOps::attend(Stream&, const AttendArgs& a) {
         t.n_heads = std::min(chunk, group - first);
         t.head_dim = hd;
         t.base = bytes(a.kv.base);
+        t.mirror = bytes(a.kv.mirror);
+        t.slots = a.kv.slots;
+        t.group_shift = a.kv.group_shift;
         t.is_f32 = a.kv.type == PlaneType::f32;
         t.block_tokens = bt;
         t.blocks_per_page = kPageTokens / bt;

@@ -145,7 +145,10 @@ struct AttendTask {
     size_t gate_stride = 0;
     float* out = nullptr;  // [n_heads][head_dim]
     int n_heads = 0, head_dim = 0;
-    const uint8_t* base = nullptr;  // plane of the layer
+    const uint8_t* base = nullptr;    // plane of the layer
+    const uint8_t* mirror = nullptr;  // of a RowSource
+    const int32_t* slots = nullptr;
+    int group_shift = 0;
     int is_f32 = 0;
     int block_tokens = 0, blocks_per_page = 0;
     size_t extent_bytes = 0, half_bytes = 0;  // K half, then V half

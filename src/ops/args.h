@@ -145,6 +145,8 @@ struct QsaPrepareArgs {
     DevSpan<float> q;            // [R][heads][head_dim] out
     DevSpan<float> iq;           // [R][index_heads][index_dim] out
     RowSource kv;
+    RowSource
+        staged;  // optional second view of the same planes: its mirrored blocks are written too
     IndexPlanes index;
     Rope rope;
     int32_t heads = 0, index_heads = 0;
@@ -184,6 +186,7 @@ struct SelectBlocksArgs {
     int32_t first_row = 0, rows = 0, top = 0, block_tokens = 4;
 };
 
+constexpr int32_t kLastPass = INT32_MAX;
 // Softmax attention of each row over its selected blocks and the tail tokens behind the last
 // complete block, then times sigmoid(gate). `blocks` empty = every complete block (dense).
 // Order of summation: a function of the row's own list of tokens (ascending) and kind, so that
@@ -198,6 +201,14 @@ struct AttendArgs {
     DevSpan<float> out;             // [R][heads*head_dim] of the whole step
     int32_t first_row = 0, rows = 0, heads = 0, top = 0;
     float scale = 1.0f;
+    // A pass over part of the history, for staging: attends to blocks below end_block, from where the
+    // pass with end_block = from_block stopped; the last pass (end_block = kLastPass) adds the tail
+    // tokens and writes `out`. A pass may leave work to the next one, which then reads those blocks
+    // at their home. Running sums stay in `state` (Ops::attend_state_bytes), unnormalised, so that
+    // any cut in passes gives the bits of one pass. Borders are multiples of a page; prefilled rows
+    // only.
+    int32_t from_block = 0, end_block = kLastPass;
+    DevSpan<std::byte> state;  // empty when there is one pass
 };
 
 // The k largest of logits[r][:], ties to the lower expert, in descending order; weights = softmax

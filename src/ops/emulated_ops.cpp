@@ -81,8 +81,16 @@ void pages_of(const StepRows& s, const SeqRows& seq, int32_t from, int32_t to, F
 void touch_kv(Touched& t, const RowSource& kv, int32_t page, int32_t offset, int32_t n,
               AccessKind kind) {
     const int32_t bt = kv.block_tokens, last = (offset + n - 1) / bt;
-    for (int32_t b = offset / bt; b <= last; ++b)
-        t.push_back({kv.block(page, b), 2 * kv.half_extent_bytes(), kind});
+    const size_t bytes = 2 * kv.half_extent_bytes();
+    for (int32_t b = offset / bt; b <= last; ++b) {
+        if (kv.slots)
+            t.push_back({reinterpret_cast<const std::byte*>(kv.slots +
+                                                            (kv.number(page, b) >> kv.group_shift)),
+                         sizeof(int32_t), AccessKind::read});
+        const std::byte* const mirrored = kv.mirrored(page, b);
+        if (kind == AccessKind::write || !mirrored) t.push_back({kv.home(page, b), bytes, kind});
+        if (mirrored) t.push_back({mirrored, bytes, kind});
+    }
 }
 
 MemoryAccess raw_rows(const IndexPlanes& p, int32_t page, int32_t offset, int32_t n,
@@ -193,6 +201,7 @@ class EmulatedOps final : public Ops {
                 writes(t, first(a.iq, rows * a.index_heads * a.index.dim));
                 for_new_rows(a.step, [&](int32_t page, int32_t offset, int32_t n) {
                     touch_kv(t, a.kv, page, offset, n, AccessKind::write);
+                    if (a.staged.slots) touch_kv(t, a.staged, page, offset, n, AccessKind::write);
                     t.push_back(raw_rows(a.index, page, offset, n, AccessKind::write));
                 });
             },

@@ -64,14 +64,14 @@ Status KvPlanes::copy_page(Stream& stream, PageId from, PageId to, int32_t n) co
     for (int32_t i = 0; i < g.layers; ++i) {
         const RowSource kv = rows(i);
         if (whole > 0)
-            TERRACE_TRY(stream.copy(kv.block(ix(to), 0), kv.block(ix(from), 0),
+            TERRACE_TRY(stream.copy(kv.home(ix(to), 0), kv.home(ix(from), 0),
                                     z(whole) * 2 * kv.half_extent_bytes()));
         if (rest > 0) {
             // The partial block: its first `rest` tokens of K, then of V.
             const size_t row = kv.half_extent_bytes() / z(g.block_tokens);
             for (size_t half = 0; half < 2; ++half)
-                TERRACE_TRY(stream.copy(kv.block(ix(to), whole) + half * kv.half_extent_bytes(),
-                                        kv.block(ix(from), whole) + half * kv.half_extent_bytes(),
+                TERRACE_TRY(stream.copy(kv.home(ix(to), whole) + half * kv.half_extent_bytes(),
+                                        kv.home(ix(from), whole) + half * kv.half_extent_bytes(),
                                         z(rest) * row));
         }
         const IndexPlanes index_planes = index(i);

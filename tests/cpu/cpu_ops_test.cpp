@@ -225,6 +225,22 @@ TEST(QsaPrepare, MatchesReference) {
     });
 }
 
+// run_qsa_prepare compares home and mirror.
+TEST(QsaPrepare, WritesThroughToMirrors) {
+    for (const int shift : {0, 1, 6})
+        for (const bool staged : {false, true}) {
+            QsaCase c = qsa_case(shapes()[3], PlaneType::f16, three());
+            c.mirror_shift = shift;
+            c.mirror_is_staged = staged;
+            conforms(
+                [&](Rig& rig) {
+                    QsaPrepared p = run_qsa_prepare(rig, c);
+                    return Lists{p.k, p.v};
+                },
+                1e-8, "groups of 2^" + std::to_string(shift));
+        }
+}
+
 TEST(QsaPrepare, AnglesAreRightAtFourMillionTokens) {
     QsaCase c = qsa_case(shapes()[0], PlaneType::f32, {});
     c.theta = 1e6f;
@@ -364,6 +380,21 @@ TEST(Attend, SlabsPlacementAndBatchMatesDoNotChangeABit) {
     slab.rows = 7;
     const size_t row = static_cast<size_t>(c.heads * c.head_dim);
     expect_equal_bits(run_attend(first_rig(), slab), slice(all, 4 * row, 7 * row), "slab");
+}
+
+// What lies in the mirror is missing at home.
+TEST(Attend, ReadsTheMirrorWhereThereIsOne) {
+    each_shape_and_type([](const Shape& s, PlaneType type, const std::string& what) {
+        for (int top : {0, 20}) {
+            QsaCase c = qsa_case(s, type, {{11, 0, 6}, {12, 253, 8}, {13, 1023, 2}});
+            c.top = top;
+            const auto plain = run_attend(first_rig(), c);
+            for (const int shift : {0, 2, 6}) {
+                c.mirror_shift = c.block_tokens << shift > kPageTokens ? 0 : shift;
+                expect_equal_bits(run_attend(first_rig(), c), plain, what);
+            }
+        }
+    });
 }
 
 // ---- recurrent

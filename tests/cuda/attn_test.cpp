@@ -116,6 +116,22 @@ TEST_F(CudaQsaPrepare, MatchesReference) {
     });
 }
 
+// run_qsa_prepare compares home and mirror.
+TEST_F(CudaQsaPrepare, WritesThroughToMirrors) {
+    for (const int shift : {0, 1, 6})
+        for (const bool staged : {false, true}) {
+            QsaCase c = qsa_case(real(), PlaneType::f16, several());
+            c.mirror_shift = shift;
+            c.mirror_is_staged = staged;
+            conforms(
+                [&](Rig& rig) {
+                    QsaPrepared p = run_qsa_prepare(rig, c);
+                    return Lists{p.k, p.v};
+                },
+                1e-8, "groups of 2^" + std::to_string(shift));
+        }
+}
+
 TEST_F(CudaQsaPrepare, AnglesAreRightAtFourMillionTokens) {
     for (const Shape& s : {shapes()[0], real()}) {
         QsaCase c = qsa_case(s, PlaneType::f32, {{21, 4'000'000, 4}});
@@ -278,6 +294,21 @@ TEST_F(CudaAttend, MatchesReferenceDenseAndSelected) {
             c.top = top;
             conforms([&](Rig& rig) { return Lists{run_attend(rig, c)}; }, attend_limit(s, type),
                      what + " top " + std::to_string(top));
+        }
+    });
+}
+
+// What lies in the mirror is missing at home.
+TEST_F(CudaAttend, ReadsTheMirrorWhereThereIsOne) {
+    each_shape_and_type([](const Shape& s, PlaneType type, const std::string& what) {
+        for (int top : {0, 20}) {
+            QsaCase c = qsa_case(s, type, {{11, 0, 6}, {12, 253, 8}, {13, 1023, 2}, {14, 60, 66}});
+            c.top = top;
+            const auto plain = run_attend(*gpu(), c);
+            for (const int shift : {0, 2, 6}) {
+                c.mirror_shift = c.block_tokens << shift > kPageTokens ? 0 : shift;
+                expect_equal_bits(run_attend(*gpu(), c), plain, what);
+            }
         }
     });
 }

@@ -129,7 +129,34 @@ struct Planes {
     RowSource kv;
     IndexPlanes index;
     size_t kv_bytes = 0, raw_bytes = 0, pooled_bytes = 0;
+    size_t mirror_bytes = 0;
+    std::vector<int32_t> slots;  // of the mirror's groups
 };
+
+// Moves about half of the groups of blocks from `home` to a mirror, in another order.
+std::vector<std::byte> move_to_mirror(const QsaCase& c, std::vector<std::byte>& home,
+                                      std::vector<int32_t>& slots) {
+    const size_t group = (size_t{2} << c.mirror_shift) *
+                         static_cast<size_t>(c.block_tokens * c.kv_heads * c.head_dim) *
+                         plane_bytes(c.type);
+    const size_t groups = home.size() / group;
+    slots.assign(groups, -1);
+    Random random(mix(c.page_seed, 77));
+    std::vector<size_t> chosen;
+    for (size_t g = 0; g < groups; ++g)
+        if (random.below(2) == 0)
+            chosen.insert(chosen.begin() + random.below(static_cast<int64_t>(chosen.size()) + 1),
+                          g);
+    std::vector<std::byte> mirror(std::max(chosen.size(), size_t{1}) * group, std::byte{0xff});
+    for (size_t i = 0; i < chosen.size(); ++i) {
+        slots[chosen[i]] = static_cast<int32_t>(i);
+        const auto from = home.begin() + static_cast<int64_t>(chosen[i] * group);
+        std::copy(from, from + static_cast<int64_t>(group),
+                  mirror.begin() + static_cast<int64_t>(i * group));
+        std::fill(from, from + static_cast<int64_t>(group), std::byte{0xff});
+    }
+    return mirror;
+}
 
 size_t kv_element(const QsaCase& c, int page, int offset, int half, int head) {
     const size_t half_extent =
@@ -176,11 +203,19 @@ Planes make_planes(Rig& rig, const QsaCase& c, const Step& step, Filled kv, Fill
                     case_numbers(seed, 91, at, id));
         }
     }
+    std::vector<std::byte> mirror;
+    if (c.mirror_shift >= 0) mirror = move_to_mirror(c, kv_host, p.slots);
     auto* kv_dev = static_cast<std::byte*>(rig.upload_bytes(kv_host.data(), p.kv_bytes, 0));
     auto* raw_dev = static_cast<std::byte*>(rig.upload_bytes(raw_host.data(), p.raw_bytes, 0));
     auto* pooled_dev =
         static_cast<std::byte*>(rig.upload_bytes(pooled_host.data(), p.pooled_bytes, 0));
     p.kv = {kv_dev, c.type, c.kv_heads, c.head_dim, c.block_tokens};
+    if (c.mirror_shift >= 0) {
+        p.mirror_bytes = mirror.size();
+        p.kv.mirror = static_cast<std::byte*>(rig.upload_bytes(mirror.data(), mirror.size(), 0));
+        p.kv.slots = rig.upload(p.slots).device_pointer();
+        p.kv.group_shift = c.mirror_shift;
+    }
     p.index = {raw_dev, pooled_dev, c.type, c.index_dim, c.block_tokens};
     return p;
 }
@@ -461,6 +496,10 @@ QsaPrepared run_qsa_prepare(Rig& rig, const QsaCase& c) {
     a.q = rig.poisoned<float>(rows * heads * hd);
     a.iq = rig.poisoned<float>(rows * ih * id);
     a.kv = planes.kv;
+    if (c.mirror_is_staged) {
+        a.staged = planes.kv;
+        a.kv.slots = nullptr;
+    }
     a.index = planes.index;
     a.rope = {c.rope_dims, c.theta};
     a.heads = c.heads;
@@ -473,10 +512,28 @@ QsaPrepared run_qsa_prepare(Rig& rig, const QsaCase& c) {
     std::vector<std::byte> kv(planes.kv_bytes), raw(planes.raw_bytes);
     rig.download_bytes(kv.data(), planes.kv.base, kv.size());
     rig.download_bytes(raw.data(), planes.index.raw, raw.size());
+    std::vector<std::byte> mirror(planes.mirror_bytes);
+    if (!mirror.empty()) rig.download_bytes(mirror.data(), planes.kv.mirror, mirror.size());
     for (const SeqRows& seq : step.seqs)
         for (int pos = seq.pos0; pos < seq.pos0 + seq.n_rows; ++pos) {
             const int page = step.table[static_cast<size_t>(seq.table_offset + pos / kPageTokens)];
             const int offset = pos % kPageTokens;
+            if (!mirror.empty()) {
+                // The same bytes at home and in the mirror.
+                RowSource host = planes.kv;
+                host.base = kv.data(), host.mirror = mirror.data(),
+                host.slots = planes.slots.data();
+                const int block = offset / c.block_tokens;
+                const size_t row = host.half_extent_bytes() / static_cast<size_t>(c.block_tokens),
+                             at = static_cast<size_t>(offset % c.block_tokens) * row;
+                if (const std::byte* copy = host.mirrored(page, block))
+                    for (const size_t half : {size_t{0}, host.half_extent_bytes()}) {
+                        if (!copy) continue;
+                        const std::byte* const home = host.home(page, block);
+                        EXPECT_EQ(std::memcmp(copy + half + at, home + half + at, row), 0)
+                            << "position " << pos << " is stale in the mirror";
+                    }
+            }
             for (int h = 0; h < c.kv_heads; ++h) {
                 get(kv.data(), c.type, kv_element(c, page, offset, 0, h), hd, out.k);
                 get(kv.data(), c.type, kv_element(c, page, offset, 1, h), hd, out.v);

@@ -128,6 +128,10 @@ struct QsaCase {
     int first_row = 0, rows = -1;  // slab; -1 = all
     uint64_t page_seed = 1;        // physical placement
     int mapped_pages = 0;          // when not 0, logical pages share so many physical ones in turn
+    // When not negative, about half of the groups of 2^n blocks lie in a mirror, and what is read
+    // there is missing at home.
+    int mirror_shift = -1;
+    bool mirror_is_staged = false;  // the mirror is QsaPrepareArgs::staged
 };
 struct QsaPrepared {
     std::vector<float> q, iq, k, v, raw;

@@ -45,6 +45,13 @@ struct Head {
     DType norm_dtype;
     std::byte* to;
     PlaneType type;
+    std::byte* also[2] = {};  // stored there too unless null; known after ready()
+    __device__ __forceinline__ void put(int i, float v) const {
+        store_plane(to, type, i, v);
+#pragma unroll
+        for (std::byte* copy : also)
+            if (copy) store_plane(copy, type, i, v);
+    }
 };
 struct Place {
     Rope rope;
@@ -91,13 +98,13 @@ __device__ __forceinline__ void store_head(Ready ready, Load load, const Head& h
         }
 #pragma unroll
         for (int k = 0; k < kShort; ++k)
-            if (lane + 32 * k < h.n) store_plane(h.to, h.type, lane + 32 * k, x[k]);
+            if (lane + 32 * k < h.n) h.put(lane + 32 * k, x[k]);
         return;
     }
     ready();
     if (!h.norm) {
         for (int i = lane; i < h.n; i += 32)
-            store_plane(h.to, h.type, i, load(i));
+            h.put(i, load(i));
         return;
     }
     float sum = 0;
@@ -114,11 +121,11 @@ __device__ __forceinline__ void store_head(Ready ready, Load load, const Head& h
                 ? at.own
                 : cos_sin(at.pos, exp2(-2.0 * i / at.rope.dims * f.log2_theta) * kPerTurn);
         const float first = y(i), second = y(i + half);
-        store_plane(h.to, h.type, i, first * cs.x - second * cs.y);
-        store_plane(h.to, h.type, i + half, second * cs.x + first * cs.y);
+        h.put(i, first * cs.x - second * cs.y);
+        h.put(i + half, second * cs.x + first * cs.y);
     }
     for (int i = 2 * half + lane; i < h.n; i += 32)
-        store_plane(h.to, h.type, i, y(i));
+        h.put(i, y(i));
 }
 
 // Computes  q, k, iq: zero-centred norm and rope per head; K, V and the raw index key of each row
@@ -148,6 +155,8 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
         head.norm = nullptr;
         head.norm_dtype = DType::f32;
         head.type = PlaneType::f32;
+        bool to_planes = false;
+        size_t in_block = 0;
         if (h < a.heads) {
             const int64_t n = int64_t{row} * a.heads + h;
             x = a.qg.device_pointer() + n * 2 * hd;
@@ -162,10 +171,12 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
             head.n = hd;
             head.norm = is_v ? nullptr : a.k_norm.data;
             head.norm_dtype = a.k_norm.dtype;
-            head.to = a.kv.block(page, offset / bt) + (is_v ? a.kv.half_extent_bytes() : 0) +
-                      static_cast<size_t>((offset % bt) * kvh + h) * static_cast<size_t>(hd) *
-                          plane_bytes(a.kv.type);
+            in_block = (is_v ? a.kv.half_extent_bytes() : 0) +
+                       static_cast<size_t>((offset % bt) * kvh + h) * static_cast<size_t>(hd) *
+                           plane_bytes(a.kv.type);
+            head.to = a.kv.home(page, offset / bt) + in_block;
             head.type = a.kv.type;
+            to_planes = true;
         } else if ((h -= 2 * kvh) <= a.index_heads) {
             x = a.ix.device_pointer() + (int64_t{row} * (a.index_heads + 1) + h) * id;
             head.n = id;
@@ -187,6 +198,11 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
         store_head(
             [&] {
                 if (v == first) pdl_wait();
+                if (!to_planes) return;
+                std::byte* const copies[] = {a.kv.mirrored(page, offset / bt),
+                                             a.staged.mirrored(page, offset / bt)};
+                for (int i = 0; i < 2; ++i)
+                    head.also[i] = copies[i] ? copies[i] + in_block : nullptr;
             },
             [&](int i) { return x[i]; }, head, at, f, a.eps);
     }

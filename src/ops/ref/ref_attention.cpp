@@ -27,15 +27,17 @@ int position(const SeqRows& seq, int row) {
     return seq.pos0 + row - seq.row0;
 }
 
-// Element (pos, head, i) of K (half 0) or V (half 1): its address base and index.
-std::byte* kv_head(const StepRows& step, const SeqRows& seq, const RowSource& kv, int pos, int half,
-                   int head) {
-    const Place p = place_of(step, seq, pos);
-    std::byte* block = kv.block(p.page, p.offset / kv.block_tokens);
-    const int64_t element =
-        (int64_t{p.offset % kv.block_tokens} * kv.kv_heads + head) * kv.head_dim;
-    return block + static_cast<size_t>(half) * kv.half_extent_bytes() +
+// Bytes from the start of a block to element (offset % block_tokens, head, 0) of K (half 0) or V (1).
+size_t head_offset(const RowSource& kv, int offset, int half, int head) {
+    const int64_t element = (int64_t{offset % kv.block_tokens} * kv.kv_heads + head) * kv.head_dim;
+    return static_cast<size_t>(half) * kv.half_extent_bytes() +
            static_cast<size_t>(element) * plane_bytes(kv.type);
+}
+
+const std::byte* kv_head(const StepRows& step, const SeqRows& seq, const RowSource& kv, int pos,
+                         int half, int head) {
+    const Place p = place_of(step, seq, pos);
+    return kv.block(p.page, p.offset / kv.block_tokens) + head_offset(kv, p.offset, half, head);
 }
 
 }  // namespace
@@ -58,11 +60,18 @@ Status ReferenceOps::qsa_prepare(Stream&, const QsaPrepareArgs& a) {
             const auto x = widen(a.k.device_pointer() + at0, hd);
             zero_centred_norm(x.data(), hd, a.k_norm, 0, eps, y.data());
             rope(y.data(), a.rope, pos);
-            std::byte* k = kv_head(a.step, seq, a.kv, pos, 0, h);
-            std::byte* v = kv_head(a.step, seq, a.kv, pos, 1, h);
-            for (int i = 0; i < hd; ++i) {
-                store_plane(k, a.kv.type, i, y[i]);
-                store_plane(v, a.kv.type, i, static_cast<double>(a.v.device_pointer()[at0 + i]));
+            const Place p = place_of(a.step, seq, pos);
+            const int block = p.offset / a.kv.block_tokens;
+            for (std::byte* to : {a.kv.home(p.page, block), a.kv.mirrored(p.page, block),
+                                  a.staged.mirrored(p.page, block)}) {
+                if (!to) continue;
+                std::byte* k = to + head_offset(a.kv, p.offset, 0, h);
+                std::byte* v = to + head_offset(a.kv, p.offset, 1, h);
+                for (int i = 0; i < hd; ++i) {
+                    store_plane(k, a.kv.type, i, y[i]);
+                    store_plane(v, a.kv.type, i,
+                                static_cast<double>(a.v.device_pointer()[at0 + i]));
+                }
             }
         }
         const float* ix = a.ix.device_pointer() + int64_t{r} * (a.index_heads + 1) * id;
