@@ -103,6 +103,9 @@ Error EmulatedDevice::fault(std::string message) {
 
 Result<Buffer> EmulatedDevice::allocate(size_t bytes, MemSpace space, Fill fill) {
     if (bytes == 0) return Buffer{};
+    if (fail_allocation_ >= 0 && fail_allocation_-- == 0)
+        return Error{Code::out_of_memory,
+                     fmt::format("{}: need {} bytes: made to fail", name_, bytes)};
     const std::byte value = fill == Fill::zero ? std::byte{0} : std::byte{0xff};
     if (space != MemSpace::device) {
         auto* p =
@@ -128,7 +131,37 @@ Result<Buffer> EmulatedDevice::allocate(size_t bytes, MemSpace space, Fill fill)
     return Buffer(this, p, bytes, space);
 }
 
+Result<Buffer> EmulatedDevice::reserve_pinned(size_t bytes) {
+    if (fail_allocation_ >= 0 && fail_allocation_-- == 0)
+        return Error{Code::out_of_memory,
+                     fmt::format("{}: need {} bytes of addresses: made to fail", name_, bytes)};
+    void* p = ::mmap(nullptr, pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                     -1, 0);
+    if (p == MAP_FAILED)
+        return Error{Code::out_of_memory,
+                     fmt::format("{}: the system refused {} bytes of addresses", name_, bytes)};
+    auto* data = static_cast<std::byte*>(p);
+    growing_.try_emplace(data, bytes);
+    return Buffer(this, data, bytes, MemSpace::host_pinned);
+}
+
+Status EmulatedDevice::grow_pinned(const Buffer& buffer, size_t from, size_t to) {
+    if (fail_growth_ >= 0 && fail_growth_-- == 0)
+        return Error{Code::out_of_memory,
+                     fmt::format("{}: pinning {} bytes: made to fail", name_, to - from)};
+    Growing& g = growing_.at(buffer.device_pointer());
+    TERRACE_CHECK(g.usable == from && from < to && to <= g.bytes);
+    ::mprotect(buffer.device_pointer() + from, pages(to - from), PROT_READ | PROT_WRITE);
+    std::memset(buffer.device_pointer() + from, 0xff, to - from);
+    g.usable = to;
+    return {};
+}
+
 void EmulatedDevice::release(std::byte* data, size_t bytes, MemSpace space) {
+    if (growing_.erase(data) > 0) {
+        ::munmap(data, pages(bytes));
+        return;
+    }
     live_.erase(data);
     if (space != MemSpace::device) {
         // Poison first: a copy that still reads it then shows.
@@ -230,6 +263,14 @@ Status EmulatedDevice::check_access(size_t index, uint64_t number, const Clock& 
                     fmt::format("\"{}\" touches {} bytes of device memory that are not "
                                 "allocated (any more)",
                                 what, a.bytes));
+        }
+        const auto above = growing_.upper_bound(a.data);
+        if (above != growing_.begin()) {
+            const auto& [at, growing] = *std::prev(above);
+            const size_t first = static_cast<size_t>(a.data - at);
+            if (first < growing.bytes && first + a.bytes > growing.usable)
+                return fault(
+                    fmt::format("\"{}\" touches pinned memory that is not usable yet", what));
         }
         for (const Seen& s : seen_) {
             if (s.lane == index || s.number <= (s.lane < clock.size() ? clock[s.lane] : 0))

@@ -16,13 +16,14 @@
 // runs on the calling thread: a schedule can be repeated from its seed. Engine thread only.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <vector>
 
-#include "device/device.h"
+#include "device/growing.h"
 
 namespace terrace {
 
@@ -68,7 +69,7 @@ class EmulatedStream final : public Stream {
     std::vector<EmulatedTask> captured_;
 };
 
-class EmulatedDevice final : public Device {
+class EmulatedDevice final : public Device, public GrowsPinned {
   public:
     // `bytes` of device memory; allocations beyond it fail as on a GPU.
     static Result<std::unique_ptr<EmulatedDevice>> create(uint64_t seed, size_t bytes);
@@ -82,6 +83,13 @@ class EmulatedDevice final : public Device {
     Result<Buffer> allocate(size_t bytes, MemSpace space, Fill fill) override;
     Result<std::unique_ptr<Stream>> make_stream() override;
     Result<std::unique_ptr<Event>> make_event() override;
+    Result<Buffer> reserve_pinned(size_t bytes) override;
+    Status grow_pinned(const Buffer& buffer, size_t from, size_t to) override;
+
+    // The call number `n` from now on (0: the next) of allocate() or grow_pinned() fails as if memory
+    // had run out; -1: none.
+    void fail_allocation(int n) { fail_allocation_ = n; }
+    void fail_growth(int n) { fail_growth_ = n; }
 
     // What went wrong so far, one line each; tests and exits look here.
     const std::vector<std::string>& faults() const { return faults_; }
@@ -117,6 +125,12 @@ class EmulatedDevice final : public Device {
         size_t bytes;
         bool device;
     };
+    // Pinned memory that grows: without access behind `usable`.
+    struct Growing {
+        explicit Growing(size_t n) : bytes(n) {}
+        size_t bytes;
+        std::atomic<size_t> usable{0};
+    };
 
     EmulatedDevice(uint64_t seed, size_t bytes);
     uint64_t random();
@@ -139,6 +153,9 @@ class EmulatedDevice final : public Device {
     std::byte* arena_ = nullptr;
     size_t arena_bytes_ = 0, arena_used_ = 0;
     std::map<const std::byte*, Region> live_;
+    std::map<const std::byte*, Growing> growing_;
+    int fail_allocation_ = -1;
+    std::atomic<int> fail_growth_{-1};
     std::vector<Lane> lanes_;
     Clock host_;
     std::map<uint64_t, Clock> fulfilled_;  // record id -> clock of that point

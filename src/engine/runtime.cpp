@@ -11,6 +11,9 @@
 namespace terrace {
 namespace {
 
+// Pages of K/V planes that are pinned at a time: 32 MiB per layer of the real model, about 10 ms in
+// which the driver may hold up launches. 16 Ki tokens to begin with.
+constexpr int32_t kGrowthPages = 64;
 constexpr int32_t kMaxContext = 1 << 24;  // 16 M tokens: positions and block indices stay int32
 
 int32_t pages_of(const EngineOptions& o) {
@@ -63,6 +66,7 @@ PlaneGeometry plane_geometry(const ModelConfig& config, const EngineOptions& o) 
     if (o.kv_offload == KvOffload::host) {
         g.kv_space = MemSpace::host_pinned;
         g.raw_space = o.kv_raw;
+        g.growth_pages = kGrowthPages;
     }
     return g;
 }
@@ -185,11 +189,11 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
     const PlaneGeometry geometry = plane_geometry(config, options_);
     if (!device.unified() && geometry.kv_space != MemSpace::device)
         log_info(
-            fmt::format("K/V planes: pinning {} of host memory per layer for {} layers; the "
-                        "first touch takes a while",
+            fmt::format("K/V planes: {} of host memory per layer for {} layers, pinned in the "
+                        "background from {} tokens on",
                         human_bytes((plan_.bytes(Role::kv) + plan_.bytes(Role::raw_index)) /
                                     static_cast<uint64_t>(std::max(geometry.layers, 1))),
-                        geometry.layers));
+                        geometry.layers, kGrowthPages * kPageTokens));
     if (device.unified())
         for (const Role role : {Role::weights, Role::experts}) {
             TERRACE_ASSIGN(Reservation r, budget_.reserve(role, plan_.bytes(role), "weights"));
@@ -207,6 +211,7 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
     }
     TERRACE_TRY(backend_.ops->reserve(ops_limits));
     TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(device, device_budget(), budget_, geometry));
+    planes.grow_in_background();
     TERRACE_ASSIGN(StatePool states,
                    StatePool::create(device, device_budget(),
                                      Model::state_geometry(config, 2 * options_.max_seqs)));

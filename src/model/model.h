@@ -128,8 +128,14 @@ class Model {
         bool sparse = false;
         auto operator<=>(const Shape&) const = default;
     };
+    // A captured step, in parts: launching a graph of 700 kernels takes the host half a millisecond
+    // before its first kernel starts, so a short one goes first and the device computes while the
+    // others are launched. No parts: seen once, launched eagerly.
+    using Parts = std::vector<std::unique_ptr<Graph>>;
+    Status next_part(Stream& stream);
     Graphs graphs_ = Graphs::on;
-    std::map<Shape, std::unique_ptr<Graph>> captured_;  // null: seen once, launched eagerly
+    std::map<Shape, Parts> captured_;
+    Parts* recording_ = nullptr;  // while a step is being captured
     int64_t replays_ = 0;
 };
 

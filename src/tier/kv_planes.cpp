@@ -8,6 +8,13 @@ namespace {
 constexpr size_t z(int32_t v) {
     return static_cast<size_t>(v);
 }
+Result<ChargedBuffer> reserve_charged(GrowsPinned& device, Budget& payer, Role role, size_t bytes,
+                                      const std::string& what) {
+    ChargedBuffer b;
+    TERRACE_ASSIGN(b.charge, payer.reserve(role, bytes, what));
+    TERRACE_ASSIGN(b.buffer, device.reserve_pinned(bytes));
+    return b;
+}
 }  // namespace
 
 size_t PlaneGeometry::kv_bytes_per_token() const {
@@ -27,12 +34,17 @@ Result<KvPlanes> KvPlanes::create(Device& device, Budget& budget, Budget& host_b
                                   const PlaneGeometry& g) {
     KvPlanes planes;
     planes.geometry_ = g;
+    auto* const grows = g.growth_pages > 0 ? dynamic_cast<GrowsPinned*>(&device) : nullptr;
+    planes.layers_.reserve(z(g.layers));  // growth keeps the addresses of buffers
+    std::vector<PlaneGrowth::Plane> growing;
     for (int32_t i = 0; i < g.layers; ++i) {
         const auto make = [&](Role role, size_t page_bytes, MemSpace space) {
             Budget& payer = space == MemSpace::device ? budget : host_budget;
-            return allocate_charged(device, payer, role, z(g.pages) * page_bytes, space,
-                                    Fill::unspecified,
-                                    fmt::format("attention layer {} of {}", i + 1, g.layers));
+            const size_t bytes = z(g.pages) * page_bytes;
+            const std::string what = fmt::format("attention layer {} of {}", i + 1, g.layers);
+            if (!grows || space != MemSpace::host_pinned)
+                return allocate_charged(device, payer, role, bytes, space, Fill::unspecified, what);
+            return reserve_charged(*grows, payer, role, bytes, what);
         };
         Layer layer;
         TERRACE_ASSIGN(layer.kv,
@@ -42,6 +54,16 @@ Result<KvPlanes> KvPlanes::create(Device& device, Budget& budget, Budget& host_b
         TERRACE_ASSIGN(layer.pooled,
                        make(Role::pooled_index, g.pooled_bytes_per_page(), MemSpace::device));
         planes.layers_.push_back(std::move(layer));
+        const Layer& kept = planes.layers_.back();
+        if (grows && g.kv_space == MemSpace::host_pinned)
+            growing.push_back({&kept.kv.buffer, z(kPageTokens) * g.kv_bytes_per_token()});
+        if (grows && g.raw_space == MemSpace::host_pinned)
+            growing.push_back({&kept.raw.buffer, z(kPageTokens) * g.raw_bytes_per_token()});
+    }
+    if (!growing.empty()) {
+        planes.growth_ =
+            std::make_unique<PlaneGrowth>(*grows, std::move(growing), g.pages, g.growth_pages);
+        TERRACE_TRY(planes.growth_->step());
     }
     return planes;
 }

@@ -7,11 +7,13 @@
 //   pooled  [page][64][index_dim]       mean, norm, rope at the block's first position
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "base/types.h"
 #include "device/planes.h"
 #include "tier/budget.h"
+#include "tier/plane_growth.h"
 
 namespace terrace {
 
@@ -23,6 +25,9 @@ struct PlaneGeometry {
     // Where K and V, and raw index keys, live: device or host_pinned. Pooled rows are read whole by
     // every step and always lie in the device's memory (KV offload A2).
     MemSpace kv_space = MemSpace::device, raw_space = MemSpace::device;
+    // Not 0: planes in pinned host memory start with so many pages, and grow in the background by as
+    // many at a time, where the device can do that (device/growing.h).
+    int32_t growth_pages = 0;
 
     size_t kv_bytes_per_token() const;      // of one layer
     size_t raw_bytes_per_token() const;     // of one layer
@@ -37,6 +42,12 @@ class KvPlanes {
                                    const PlaneGeometry& geometry);
 
     const PlaneGeometry& geometry() const { return geometry_; }
+    // Blocks until pages [0, n) can be used; an error when no more memory could be pinned.
+    Status wait_for(int32_t n) const { return growth_ ? growth_->wait_for(n) : Status(); }
+    int32_t usable_pages() const { return growth_ ? growth_->ready() : geometry_.pages; }
+    void grow_in_background() {
+        if (growth_) growth_->start();
+    }
     RowSource rows(int32_t plane_layer) const;  // 0-based among sparse-attention layers
     IndexPlanes index(int32_t plane_layer) const;
 
@@ -51,6 +62,7 @@ class KvPlanes {
     };
     PlaneGeometry geometry_;
     std::vector<Layer> layers_;
+    std::unique_ptr<PlaneGrowth> growth_;  // dies before the planes
 };
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 // written: a writer that finds a shared one copies it first (SequenceStore does).
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -26,6 +27,10 @@ class PagePool {
 
     int32_t count(PageId page) const { return counts_[static_cast<size_t>(ix(page))]; }
     int32_t capacity() const { return static_cast<int32_t>(counts_.size()); }
+    // Pages [0, n) that will have been handed out once `more` more are acquired.
+    int32_t reach(int32_t more) const {
+        return untouched_ + std::max(0, more - static_cast<int32_t>(freed_.size()));
+    }
     int32_t free_pages() const {
         return static_cast<int32_t>(freed_.size()) + capacity() - untouched_;
     }

@@ -62,6 +62,7 @@ Status SequenceStore::reserve(Stream& stream, SequenceMemory& seq, int32_t n) {
                      fmt::format("page pool: {} more tokens need {} pages of {} tokens, {} of {} "
                                  "are free: raise --ctx, or end a sequence",
                                  n, wanted, kPageTokens, pages_.free_pages(), pages_.capacity())};
+    TERRACE_TRY(planes_.wait_for(pages_.reach(wanted)));
     if (copy) {
         int32_t& entry = seq.table_[static_cast<size_t>(write_page)];
         TERRACE_ASSIGN(const PageId fresh, pages_.acquire());
@@ -140,6 +141,7 @@ Result<SequenceMemory> SequenceStore::fork(Stream& stream, const SequenceMemory&
         copy.table_.push_back(page);
     }
     if (rest > 0) {
+        TERRACE_TRY(planes_.wait_for(pages_.reach(1)));
         TERRACE_ASSIGN(const PageId fresh, pages_.acquire());
         copy.table_.push_back(ix(fresh));
         TERRACE_TRY(

@@ -2,11 +2,15 @@
 #include "cuda/device/cuda_device.h"
 
 #include <fmt/format.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -78,6 +82,24 @@ size_t slab_bytes(size_t bytes) {
     return (bytes + kPage - 1) / kPage * kPage;
 }
 
+Error slab_refused(size_t bytes, const std::string& why) {
+    return Error{Code::out_of_memory,
+                 fmt::format("pinned host memory: need {} bytes: {}: lower --ctx or --max-seqs, "
+                             "or free memory of the host",
+                             bytes, why)};
+}
+
+// The memory node that is nearest to a GPU; -1 when the machine has one node or does not say.
+int numa_node(int ordinal) {
+    char bus[32] = {};
+    if (cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal) != cudaSuccess) return -1;
+    for (char& c : bus)
+        if (c >= 'A' && c <= 'F') c = static_cast<char>(c - 'A' + 'a');
+    std::ifstream file(fmt::format("/sys/bus/pci/devices/{}/numa_node", bus));
+    int node = -1;
+    return file >> node ? node : -1;
+}
+
 }  // namespace
 
 size_t CudaDevice::free_bytes() const {
@@ -120,20 +142,26 @@ Result<Buffer> CudaDevice::allocate(size_t bytes, MemSpace space, Fill fill) {
     return buffer;
 }
 
+// Addresses for a slab: huge pages, from the GPU's own node while that has memory.
+Result<std::byte*> CudaDevice::map_slab(size_t bytes) const {
+    const size_t mapped = slab_bytes(bytes);
+    void* p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return slab_refused(bytes, std::strerror(errno));
+    ::madvise(p, mapped, MADV_HUGEPAGE);
+    ::madvise(p, mapped, MADV_DONTFORK);
+    if (const int node = numa_node(info_.ordinal); node >= 0 && node < 64) {
+        const unsigned long nodes = 1ul << node;
+        // Refused where the system forbids it; memory then comes from wherever it comes.
+        (void)::syscall(SYS_mbind, p, mapped, MPOL_PREFERRED, &nodes, 65, 0);
+    }
+    return static_cast<std::byte*>(p);
+}
+
 // Fresh anonymous pages are zero, which satisfies either Fill.
 Result<Buffer> CudaDevice::allocate_slab(size_t bytes) {
     const size_t mapped = slab_bytes(bytes);
-    void* p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    const auto refused = [&](const std::string& why) {
-        return Error{
-            Code::out_of_memory,
-            fmt::format("pinned host memory: need {} bytes: {}: lower --ctx or --max-seqs, "
-                        "or free memory of the host",
-                        bytes, why)};
-    };
-    if (p == MAP_FAILED) return refused(std::strerror(errno));
-    auto* data = static_cast<std::byte*>(p);
-    ::madvise(data, mapped, MADV_HUGEPAGE);
+    TERRACE_ASSIGN(std::byte * data, map_slab(bytes));
     const size_t pieces = (mapped + kPieceBytes - 1) / kPieceBytes;
     const auto length = [&](size_t i) { return std::min(kPieceBytes, mapped - i * kPieceBytes); };
     // One thread touches about a GiB/s of fresh pages; registering then finds them there.
@@ -154,13 +182,45 @@ Result<Buffer> CudaDevice::allocate_slab(size_t bytes) {
         while (i-- > 0)
             cudaHostUnregister(data + i * kPieceBytes);
         ::munmap(data, mapped);
-        return refused(cudaGetErrorString(e));
+        return slab_refused(bytes, cudaGetErrorString(e));
     }
     return Buffer(this, data, bytes, MemSpace::host_pinned);
 }
 
+Result<Buffer> CudaDevice::reserve_pinned(size_t bytes) {
+    TERRACE_ASSIGN(std::byte * data, map_slab(bytes));
+    const std::lock_guard lock(growing_mutex_);
+    growing_[data];
+    return Buffer(this, data, bytes, MemSpace::host_pinned);
+}
+
+// Registering touches the pages too. The thread may be new to the driver.
+Status CudaDevice::grow_pinned(const Buffer& buffer, size_t from, size_t to) {
+    TERRACE_CUDA_TRY(cudaSetDevice(info_.ordinal));
+    std::byte* const data = buffer.device_pointer();
+    const cudaError_t e = cudaHostRegister(data + from, slab_bytes(to - from),
+                                           cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        return slab_refused(to - from, cudaGetErrorString(e));
+    }
+    const std::lock_guard lock(growing_mutex_);
+    growing_.at(data).push_back(from);
+    return {};
+}
+
 // Registration goes before the mapping.
 void CudaDevice::release(std::byte* data, size_t bytes, MemSpace space) {
+    if (space == MemSpace::host_pinned) {
+        const std::lock_guard lock(growing_mutex_);
+        if (const auto found = growing_.find(data); found != growing_.end()) {
+            for (const size_t piece : found->second)
+                cudaHostUnregister(data + piece);
+            growing_.erase(found);
+            ::munmap(data, slab_bytes(bytes));
+            return;
+        }
+    }
     if (space == MemSpace::device) {
         cudaFree(data);
     } else if (bytes < kSlabBytes) {

@@ -128,7 +128,10 @@ __device__ __forceinline__ void multiply(float (&acc)[kRows / 2], const Decode& 
             wgmma_wait<1>();
             wgmma_keep(a[1 - h]);
             if (part == 0) {
-                if (k + h > 0 && lane == 0) mbarrier_arrive(ring.empty_bar(before));
+                if (k + h > 0) {
+                    __syncwarp();  // every lane has read its share of the stage
+                    if (lane == 0) mbarrier_arrive(ring.empty_bar(before));
+                }
                 before = ring.at;
             }
             if (part == kPer - 1) ring.advance();
@@ -137,6 +140,7 @@ __device__ __forceinline__ void multiply(float (&acc)[kRows / 2], const Decode& 
     wgmma_wait<0>();
     wgmma_keep(acc);
     wgmma_keep(a[1]);
+    __syncwarp();
     if (lane == 0) mbarrier_arrive(ring.empty_bar(before));
 }
 
