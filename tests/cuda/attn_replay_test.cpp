@@ -53,16 +53,39 @@ class LayerOnGpu {
 
     Status enqueue(Ops& ops, Stream& s) {
         const Rope rope{64, 1e7f};
-        QsaPrepareArgs prepare{step_, qg_, k_,  v_,     ix_,  norm_,  norm_,      index_norm_,
-                               q_,    iq_, kv_, index_, rope, kHeads, kIndexHeads};
+        QsaPrepareArgs prepare;
+        prepare.step = step_;
+        prepare.qg = qg_;
+        prepare.k = k_;
+        prepare.v = v_;
+        prepare.ix = ix_;
+        prepare.q_norm = prepare.k_norm = norm_;
+        prepare.index_q_norm = index_norm_;
+        prepare.q = q_;
+        prepare.iq = iq_;
+        prepare.kv = kv_;
+        prepare.index = index_;
+        prepare.rope = rope;
+        prepare.heads = kHeads;
+        prepare.index_heads = kIndexHeads;
         TERRACE_TRY(ops.qsa_prepare(s, prepare));
         TERRACE_TRY(ops.qsa_pool(s, QsaPoolArgs{step_, index_, index_norm_, rope}));
         IndexScoresArgs scores{step_, iq_, index_, scores_, kMostBlocks, 0, rows_, kIndexHeads};
         TERRACE_TRY(ops.index_scores(s, scores));
         SelectBlocksArgs select{step_, scores_, kMostBlocks, blocks_, counts_, 0, rows_, kTop, 4};
         TERRACE_TRY(ops.select_blocks(s, select));
-        AttendArgs attend{step_, q_, qg_,   kv_,    blocks_, counts_,
-                          out_,  0,  rows_, kHeads, kTop,    1.0f / 16.0f};
+        AttendArgs attend;
+        attend.step = step_;
+        attend.q = q_;
+        attend.qg = qg_;
+        attend.kv = kv_;
+        attend.blocks = blocks_;
+        attend.counts = counts_;
+        attend.out = out_;
+        attend.rows = rows_;
+        attend.heads = kHeads;
+        attend.top = kTop;
+        attend.scale = 1.0f / 16.0f;
         return ops.attend(s, attend);
     }
 
