@@ -184,8 +184,15 @@ void Bench::hyper() {
                 w.down = plain_linear(kWide, rank);
                 w.up = plain_linear(rank, kWide);
                 w.inject = plain_linear(kWide, kStreams);
-                HyperReadArgs a{span(h),  &w,      span(x), span(inj), rows,
-                                kStreams, kHidden, rank,    1e-6f,     {}};
+                HyperReadArgs a;
+                a.h = span(h);
+                a.weights = &w;
+                a.x = span(x);
+                a.inj = span(inj);
+                a.rows = rows;
+                a.streams = kStreams;
+                a.hidden = kHidden;
+                a.rank = rank;
                 return ops->hyper_read(*stream, a);
             });
         if (wanted("hyper_write"))

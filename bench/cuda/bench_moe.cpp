@@ -109,10 +109,15 @@ const Register experts("moe-decode", [](Gpu& gpu) {
 });
 
 const Register router("route", [](Gpu& gpu) {
-    for (const int rows : {1, 16, 512}) {
+    constexpr int kSites = 48;  // x 2.6 MB
+    std::vector<LinearWeight> sites(kSites);
+    for (LinearWeight& w : sites)
+        w = gpu.plain_f16(kHidden, kExperts);
+    for (const int rows : {1, 4, 16, 512}) {
         RouteArgs a;
         const auto n = static_cast<size_t>(rows);
-        a.logits = gpu.random_floats(n * kExperts, 3.0f);
+        a.x = gpu.random_floats(n * kHidden, 3.0f);
+        a.logits = gpu.space<float>(n * kExperts);
         a.ids = gpu.space<int32_t>(n * kTop);
         a.weights = gpu.space<float>(n * kTop);
         a.rows = rows;
@@ -120,9 +125,14 @@ const Register router("route", [](Gpu& gpu) {
         a.k = kTop;
         OpsLimits limits;
         limits.rows = rows;
+        limits.hidden = limits.widest = kHidden;
         if (!gpu.ops().reserve(limits)) return;
-        const double us = gpu.time_us(20, [&](int) { return gpu.ops().route(gpu.stream(), a); });
-        report(fmt::format("route 10 of 512, {} rows", rows), us, 4.0 * kExperts * rows, 0);
+        const double us = gpu.time_us(kSites, [&](int i) {
+            a.router = &sites[static_cast<size_t>(i % kSites)];
+            return gpu.ops().route(gpu.stream(), a);
+        });
+        report(fmt::format("route 10 of 512, {} rows", rows), us,
+               2.0 * kExperts * kHidden + 4.0 * kHidden * rows, 0);
     }
     gpu.forget();
 });

@@ -158,12 +158,13 @@ Status CpuOps::sample_candidates(Stream&, const SampleCandidatesArgs& a) {
 
 Status CpuOps::hyper_write(Stream&, const HyperWriteArgs& a) {
     // One stream of one row is a task: four for a decode row, 10 KiB each in the real model.
-    tasks(int64_t{a.rows} * a.streams, [&](int64_t i, int) {
-        kernels_.ops.axpy({a.inj.device_pointer()[i],
-                           a.y.device_pointer() + i / a.streams * a.hidden,
-                           a.h.device_pointer() + i * a.hidden, a.hidden});
-    });
+    tasks(int64_t{a.rows} * a.streams, [&](int64_t i, int) { write_stream(a, i); });
     return {};
+}
+
+void CpuOps::write_stream(const HyperWriteArgs& a, int64_t i) const {
+    kernels_.ops.axpy({a.inj.device_pointer()[i], a.y.device_pointer() + i / a.streams * a.hidden,
+                       a.h.device_pointer() + i * a.hidden, a.hidden});
 }
 
 // ---- linear ------------------------------------------------------------------------------------
@@ -241,12 +242,14 @@ Status CpuOps::hyper_read(Stream& stream, const HyperReadArgs& a) {
     float* gates = normed + floats(static_cast<int64_t>(block * swide)) / sizeof(float);
     float* mid = gates + floats(static_cast<int64_t>(block * swide)) / sizeof(float);
     const float share = 1.0f / static_cast<float>(a.streams);
+    const HyperWriteArgs add{a.h, a.add_y, a.add_inj, a.rows, a.streams, a.hidden};
     for (int r0 = 0; r0 < a.rows; r0 += kHyperRows) {
         const int n = std::min(kHyperRows, a.rows - r0);
-        const float* h = a.h.device_pointer() + static_cast<size_t>(r0) * swide;
+        float* h = a.h.device_pointer() + static_cast<size_t>(r0) * swide;
         float* x = a.x.device_pointer() + int64_t{r0} * a.hidden;
         float* inj = with_inject ? a.inj.device_pointer() + int64_t{r0} * a.streams : nullptr;
         tasks(int64_t{n} * a.streams, [&](int64_t i, int) {
+            if (!a.add_y.empty()) write_stream(add, int64_t{r0} * a.streams + i);
             kernels_.ops.norm({h + i * a.hidden, typed(w.norm), i % a.streams * a.hidden, a.hidden,
                                a.eps, normed + i * a.hidden});
         });

@@ -74,6 +74,7 @@ class CpuOps final : public Ops {
         return shared_scratch() + have_.shared + have_.rows +
                have_.thread * static_cast<size_t>(worker);
     }
+    void write_stream(const HyperWriteArgs& a, int64_t i) const;  // i: row * streams + stream
     float* thread_floats(int worker) const {
         return reinterpret_cast<float*>(thread_scratch(worker));
     }

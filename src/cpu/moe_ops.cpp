@@ -106,10 +106,17 @@ CpuOps::Layout CpuOps::moe_layout(int rows, int k, int experts, int hidden, int 
     return l;
 }
 
-Status CpuOps::route(Stream&, const RouteArgs& a) {
+Status CpuOps::route(Stream& stream, const RouteArgs& a) {
     if (a.k < 1 || a.k > a.experts)
         return Error{Code::invalid_argument,
                      fmt::format("route: {} of {} experts", a.k, a.experts)};
+    LinearArgs l;
+    l.x = a.x;
+    l.x_stride = a.router->in;
+    l.rows = a.rows;
+    l.n_jobs = 1;
+    l.jobs[0] = {a.router, a.logits, a.experts};
+    TERRACE_TRY(linear(stream, l));
     tasks(a.rows, [&](int64_t r, int) {
         kernels_.ops.route({a.logits.device_pointer() + r * a.experts, a.experts, a.k,
                             a.renormalise == Renormalise::yes ? 1 : 0,

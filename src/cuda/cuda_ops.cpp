@@ -1,4 +1,4 @@
-// Ops for NVIDIA GPUs: owns the scratch arena and the counters, hands each call to its family.
+// Ops for NVIDIA GPUs: owns the scratch arena, counters and boxes, hands each call to its family.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ class CudaOps final : public Ops {
 
     size_t workspace_bytes(const OpsLimits& l) const override {
         const cuda::DeviceInfo& info = device_.info();
-        return counter_bytes() +
+        return own_bytes() +
                std::max({cuda::linear_scratch_bytes(info, l), cuda::gemm_scratch_bytes(info, l),
                          cuda::moe_scratch_bytes(info, l), cuda::attn_scratch_bytes(info, l),
                          cuda::recurrent_scratch_bytes(info, l),
@@ -75,21 +75,25 @@ class CudaOps final : public Ops {
     }
 
   private:
-    static constexpr size_t counter_bytes() { return size_t{cuda::kCounters} * sizeof(uint32_t); }
+    // Counters and boxes.
+    static constexpr size_t own_bytes() {
+        return (size_t{cuda::kCounters} + size_t{cuda::kBoxes}) * sizeof(uint32_t);
+    }
 
     cuda::Launch at(Stream& s) {
         cuda::Launch l;
         l.stream = static_cast<cuda::CudaStream&>(s).handle();
         l.info = &device_.info();
         l.counters = reinterpret_cast<uint32_t*>(memory_.device_pointer());
-        l.scratch = memory_.device_pointer() + counter_bytes();
-        l.scratch_bytes = memory_.bytes() - counter_bytes();
+        l.boxes = l.counters + cuda::kCounters;
+        l.scratch = memory_.device_pointer() + own_bytes();
+        l.scratch_bytes = memory_.bytes() - own_bytes();
         return l;
     }
 
     cuda::CudaDevice& device_;
     std::string name_;
-    Buffer memory_;  // counters, then scratch
+    Buffer memory_;  // counters, boxes, scratch
 };
 
 }  // namespace

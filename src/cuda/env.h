@@ -5,6 +5,8 @@
 // operation may not expect anything to survive in it. Counters: zeroed words for "the last block to
 // arrive finishes the job"; whoever takes the last ticket resets its counter to zero, so that they
 // are zero between operations (and graph replays).
+// Boxes: words through which the blocks of a launch hand each other values (util/mailbox.cuh); zero
+// at first, later what the operation that they belong to makes of them.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cuda_runtime.h>
@@ -29,6 +31,7 @@ struct DeviceInfo {
 };
 
 constexpr int32_t kCounters = 1 << 16;
+constexpr int32_t kBoxes = 1 << 14;
 
 struct Launch {
     cudaStream_t stream = nullptr;
@@ -36,6 +39,7 @@ struct Launch {
     std::byte* scratch = nullptr;
     size_t scratch_bytes = 0;
     uint32_t* counters = nullptr;  // [kCounters], zero between operations
+    uint32_t* boxes = nullptr;     // [kBoxes], hyper_read's
 };
 
 inline Error cuda_error(cudaError_t e, const char* what) {

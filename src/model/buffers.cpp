@@ -52,7 +52,8 @@ size_t carve(StepBuffers& b, std::byte* base, const ModelConfig& c, const StepLi
     b.meta_bytes = carver.used();
     carver.take(b.h, rows * streams * hidden);
     carver.take(b.x, rows * hidden);
-    carver.take(b.inj, rows * streams);
+    carver.take(b.inj[0], rows * streams);
+    carver.take(b.inj[1], rows * streams);
     carver.take(b.y, rows * hidden);
     carver.take(b.wide, rows * std::max({z(c.gdn_conv_channels()), 2 * heads, streams * hidden}));
     carver.take(b.z, rows * values);

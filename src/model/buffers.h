@@ -23,7 +23,7 @@ struct StepBuffers {
     DevSpan<SeqRows> seqs;
     DevSpan<float> h;       // [rows][streams*hidden]
     DevSpan<float> x;       // [rows][hidden]
-    DevSpan<float> inj;     // [rows][streams]
+    DevSpan<float> inj[2];  // [rows][streams]: of the last read, and of the one before
     DevSpan<float> y;       // [rows][hidden]
     DevSpan<float> wide;    // [rows][widest of qkv, q|gate, key]
     DevSpan<float> z;       // [rows][v_heads*v_dim] | K, V

@@ -204,41 +204,58 @@ Status Model::run_layers(Stream& stream, const SequenceStore& store, int32_t log
     HyperReadArgs read;
     read.h = b.h;
     read.x = b.x;
-    read.inj = b.inj;
     read.rows = step_.n_rows;
     read.streams = config_.hc_count;
     read.hidden = config_.hidden;
     read.rank = config_.hc_rank;
     read.runs = step_.runs;
     read.eps = static_cast<float>(config_.rms_eps);
-    HyperWriteArgs write;
-    write.h = b.h;
-    write.y = b.y;
-    write.inj = b.inj;
-    write.rows = step_.n_rows;
-    write.streams = config_.hc_count;
-    write.hidden = config_.hidden;
+    // What half a layer computed is added to the streams by the next read, unless something looks at
+    // them in between.
+    bool unwritten = false;
+    size_t turn = 0;  // which of inj belongs to y
+    const auto write = [&]() -> Status {
+        if (!unwritten) return {};
+        unwritten = false;
+        return ops_->hyper_write(
+            stream, {b.h, b.y, b.inj[turn], step_.n_rows, config_.hc_count, config_.hidden});
+    };
+    const auto read_for = [&](const HyperWeights& weights) -> Status {
+        read.weights = &weights;
+        read.add_y = read.add_inj = {};
+        if (unwritten) {
+            read.add_y = b.y;
+            read.add_inj = b.inj[turn];
+            turn = 1 - turn;
+        }
+        read.inj = b.inj[turn];
+        unwritten = true;
+        return ops_->hyper_read(stream, read);
+    };
 
     int32_t n_gdn = 0, n_qsa = 0, n_ple = 0;
     for (int32_t i = 0; i < config_.n_layers; ++i) {
         const LayerWeights& layer = weights_.layers[static_cast<size_t>(i)];
         if (recording_ && std::ranges::find(kPartStarts, i) != std::end(kPartStarts))
             TERRACE_TRY(next_part(stream));
-        if (layer.ple) TERRACE_TRY(ple(stream, store, layer, n_ple++));
-        read.weights = &layer.attn_hyper;
-        TERRACE_TRY(ops_->hyper_read(stream, read));
+        if (layer.ple) {
+            TERRACE_TRY(write());
+            TERRACE_TRY(ple(stream, store, layer, n_ple++));
+        }
+        TERRACE_TRY(read_for(layer.attn_hyper));
         if (layer.kind == LayerKind::gdn)
             TERRACE_TRY(gdn_layer(stream, store, layer, n_gdn++));
         else
             TERRACE_TRY(qsa_layer(stream, store, layer, LayerIx{i}, n_qsa++));
-        TERRACE_TRY(ops_->hyper_write(stream, write));
-        read.weights = &layer.mlp_hyper;
-        TERRACE_TRY(ops_->hyper_read(stream, read));
+        TERRACE_TRY(read_for(layer.mlp_hyper));
         TERRACE_TRY(moe_layer(stream, layer, LayerIx{i}));
-        TERRACE_TRY(ops_->hyper_write(stream, write));
-        if (observer_) observer_->after_layer(LayerIx{i}, step_.n_rows, b.h);
+        if (observer_) {
+            TERRACE_TRY(write());
+            observer_->after_layer(LayerIx{i}, step_.n_rows, b.h);
+        }
     }
     if (logit_rows == 0) return {};
+    TERRACE_TRY(write());
 
     GatherRowsArgs gather;
     gather.in = b.h;
@@ -251,6 +268,7 @@ Status Model::run_layers(Stream& stream, const SequenceStore& store, int32_t log
     read.h = b.tail_h;
     read.x = b.tail_x;
     read.inj = {};
+    read.add_y = read.add_inj = {};
     read.rows = gather.n;
     // Logits are always computed as decoded rows, so that asking for more of them changes no bit.
     const RowRun tail{0, gather.n, RowKind::decode};

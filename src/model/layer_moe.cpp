@@ -7,14 +7,16 @@ namespace terrace {
 Status Model::moe_layer(Stream& stream, const LayerWeights& layer, LayerIx index) {
     StepBuffers& b = *b_;
     const MoeWeights& w = layer.moe;
-    TERRACE_TRY(linear(stream, b.x, {{&w.router, b.router}}));
     RouteArgs route;
+    route.x = b.x;
+    route.router = &w.router;
     route.logits = b.router;
     route.ids = b.ids;
     route.weights = b.id_weights;
     route.rows = step_.n_rows;
     route.experts = config_.n_experts;
     route.k = config_.n_experts_per_token;
+    route.runs = step_.runs;
     route.renormalise = config_.norm_topk ? Renormalise::yes : Renormalise::no;
     TERRACE_TRY(ops_->route(stream, route));
     if (observer_) observer_->routed(index, step_.n_rows, route.k, b.ids);

@@ -67,14 +67,18 @@ struct EmbedArgs {
 
 // Model spec 3.3 read(): n = grouped zero-centred norm of h; x = mean over streams of
 // sigmoid(up(silu(down(n)/S))) * n; inj = 2 sigmoid(inject(n)/S).
+// With add_y, first what hyper_write does with it: h[r][s][:] += add_inj[r][s] * add_y[r][:], to the
+// same bits.
 struct HyperReadArgs {
-    DevSpan<const float> h;  // [R][S][H]
+    DevSpan<float> h;  // [R][S][H]; not written without add_y
     const HyperWeights* weights = nullptr;
     DevSpan<float> x;    // [R][H]
     DevSpan<float> inj;  // [R][S]; empty at the final mixer
     int32_t rows = 0, streams = 0, hidden = 0, rank = 0;
     float eps = 1e-6f;
     RowRuns runs;
+    DevSpan<const float> add_y;    // [R][H] or empty
+    DevSpan<const float> add_inj;  // [R][S], other memory than inj
 };
 
 // h[r][s][:] += inj[r][s] * y[r][:].
@@ -211,15 +215,18 @@ struct AttendArgs {
     DevSpan<std::byte> state;  // empty when there is one pass
 };
 
-// The k largest of logits[r][:], ties to the lower expert, in descending order; weights = softmax
-// over all experts, divided by their sum over the chosen when `renormalise`.
+// The k largest of logits[r] = router x[r], ties to the lower expert, in descending order; weights =
+// softmax over all experts, divided by their sum over the chosen when `renormalise`.
 enum class Renormalise : uint8_t { no, yes };
 struct RouteArgs {
-    DevSpan<const float> logits;  // [R][experts]
-    DevSpan<int32_t> ids;         // [R][k]
-    DevSpan<float> weights;       // [R][k]
+    DevSpan<const float> x;                // [R][hidden]
+    const LinearWeight* router = nullptr;  // [experts][hidden]
+    DevSpan<float> logits;                 // [R][experts], room to work in
+    DevSpan<int32_t> ids;                  // [R][k]
+    DevSpan<float> weights;                // [R][k]
     int32_t rows = 0, experts = 0, k = 0;
     Renormalise renormalise = Renormalise::yes;
+    RowRuns runs;
 };
 
 // Where each expert of a layer is. Tiers move records and change entries; kernels only read it.

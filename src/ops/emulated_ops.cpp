@@ -133,7 +133,13 @@ class EmulatedOps final : public Ops {
         return queue(
             s, "hyper_read",
             [a](Touched& t) {
-                reads(t, first(a.h, int64_t{a.rows} * a.streams * a.hidden));
+                const DevSpan<float> h = first(a.h, int64_t{a.rows} * a.streams * a.hidden);
+                if (a.add_y.empty())
+                    reads(t, h);
+                else
+                    writes(t, h);
+                reads(t, first(a.add_y, int64_t{a.rows} * a.hidden));
+                reads(t, first(a.add_inj, int64_t{a.rows} * a.streams));
                 reads(t, a.weights->down);
                 reads(t, a.weights->up);
                 writes(t, first(a.x, int64_t{a.rows} * a.hidden));
@@ -278,11 +284,13 @@ class EmulatedOps final : public Ops {
         return queue(
             s, "route",
             [a](Touched& t) {
-                reads(t, first(a.logits, int64_t{a.rows} * a.experts));
+                reads(t, first(a.x, int64_t{a.rows} * a.router->in));
+                reads(t, *a.router);
+                writes(t, first(a.logits, int64_t{a.rows} * a.experts));
                 writes(t, first(a.ids, int64_t{a.rows} * a.k));
                 writes(t, first(a.weights, int64_t{a.rows} * a.k));
             },
-            [this, a] { return inner_->route(*inline_, a); });
+            with_runs(a, [this](const RouteArgs& b) { return inner_->route(*inline_, b); }));
     }
 
     // The wrapped operations read the host's entries, so those are refreshed from the device's, as a

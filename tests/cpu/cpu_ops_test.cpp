@@ -130,6 +130,20 @@ TEST(HyperRead, RowHasTheSameBitsAloneAndInABatch) {
     }
 }
 
+// What is added on the way, against a write in front of the read.
+TEST(HyperRead, AddsLikeAWrite) {
+    for (HyperCase c : hyper_cases()) {
+        c.add = true;
+        conforms(
+            [&](Rig& rig) {
+                HyperResult r = run_hyper_read(rig, c);
+                expect_equal_bits(r.h, run_hyper_write(rig, c), "h");
+                return Lists{r.x, r.inj};
+            },
+            1e-11, "hidden " + std::to_string(c.hidden) + " rows " + std::to_string(c.rows));
+    }
+}
+
 TEST(HyperWrite, MatchesReference) {
     for (const HyperCase& c : hyper_cases())
         conforms([&](Rig& rig) { return Lists{run_hyper_write(rig, c)}; }, 1e-13, "write");

@@ -59,6 +59,7 @@ TEST_F(CudaStreams, HyperReadRowHasTheSameBitsAloneAndInABatch) {
                       {67, 2, RowKind::decode},
                       {69, 2, RowKind::prefill},
                       {71, 19, RowKind::decode}};
+        batch.add = true;
         const HyperResult all = run_hyper_read(*gpu(), batch);
         for (int row : {0, 1, 33, 66, 67, 70, 71, 86, 89}) {
             HyperCase one = batch;
@@ -71,8 +72,39 @@ TEST_F(CudaStreams, HyperReadRowHasTheSameBitsAloneAndInABatch) {
             const auto at = static_cast<size_t>(row), h = static_cast<size_t>(hidden);
             expect_equal_bits(r.x, slice(all.x, at * h, h), what);
             expect_equal_bits(r.inj, slice(all.inj, at * 4, 4), what);
+            expect_equal_bits(r.h, slice(all.h, at * 4 * h, 4 * h), what);
         }
     }
+}
+
+// What is added on the way, against a write in front of the read.
+TEST_F(CudaStreams, HyperReadAddsLikeAWrite) {
+    for (HyperCase c : hyper_cases()) {
+        c.add = true;
+        conforms(
+            [&](Rig& rig) {
+                HyperResult r = run_hyper_read(rig, c);
+                return Lists{r.x, r.inj, r.h};
+            },
+            c.rows > kDecodeRows ? 1e-6 : 1e-10, name(c));
+        const HyperResult r = run_hyper_read(*gpu(), c);
+        expect_equal_bits(r.h, run_hyper_write(*gpu(), c), name(c));
+    }
+}
+
+// Launches of different sizes in turn leave nothing behind for each other.
+TEST_F(CudaStreams, SingleRowsOfDifferentSizesTakeTurns) {
+    std::vector<HyperCase> cases;
+    for (const HyperCase& c : hyper_cases())
+        if (c.rows == 1) cases.push_back(c);
+    std::vector<HyperResult> first;
+    for (const HyperCase& c : cases)
+        first.push_back(run_hyper_read(*gpu(), c));
+    for (size_t round = 0; round < 5; ++round)
+        for (size_t i = 0; i < cases.size(); ++i) {
+            const size_t j = (i * (round + 1)) % cases.size();
+            expect_equal_bits(run_hyper_read(*gpu(), cases[j]).x, first[j].x, name(cases[j]));
+        }
 }
 
 TEST_F(CudaStreams, HyperWriteMatchesReference) {

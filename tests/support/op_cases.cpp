@@ -390,16 +390,21 @@ HyperResult run_hyper_read(Rig& rig, const HyperCase& c) {
     a.hidden = c.hidden;
     a.rank = c.rank;
     a.runs = {c.runs.data(), static_cast<int32_t>(c.runs.size())};
+    if (c.add) {
+        a.add_y = rig.upload(rows_of(5, 2, c.first, c.rows, static_cast<size_t>(c.hidden)));
+        a.add_inj = rig.upload(rows_of(5, 3, c.first, c.rows, static_cast<size_t>(c.streams)));
+    }
     rig.reserve(hyper_limits(c));
     rig.call([&](Ops& ops, Stream& s) { return ops.hyper_read(s, a); });
-    HyperResult r{rig.download(a.x), rig.download(a.inj)};
+    HyperResult r{rig.download(a.x), rig.download(a.inj), rig.download(a.h)};
     rig.forget_buffers();
     return r;
 }
 
 std::vector<float> run_hyper_write(Rig& rig, const HyperCase& c) {
     HyperWriteArgs a;
-    a.h = rig.upload(rows_of(5, 1, c.first, c.rows, static_cast<size_t>(c.streams * c.hidden)));
+    a.h =
+        rig.upload(rows_of(5, 1, c.first, c.rows, static_cast<size_t>(c.streams * c.hidden), 3.0f));
     a.y = rig.upload(rows_of(5, 2, c.first, c.rows, static_cast<size_t>(c.hidden)));
     a.inj = rig.upload(rows_of(5, 3, c.first, c.rows, static_cast<size_t>(c.streams)));
     a.rows = c.rows;
@@ -778,19 +783,37 @@ RecurrentResult run_ple(Rig& rig, const PleCase& c) {
 
 RouteResult run_route(Rig& rig, const RouteCase& c) {
     RouteArgs a;
-    std::vector<float> logits;
-    for (int r = 0; r < c.rows; ++r)
+    LinearWeight router;
+    if (c.logit) {  // row r is the r-th unit vector
+        const auto rows = static_cast<size_t>(c.rows);
+        std::vector<float> x(rows * rows, 0.0f), w;
+        for (size_t r = 0; r < rows; ++r)
+            x[r * rows + r] = 1.0f;
         for (int e = 0; e < c.experts; ++e)
-            logits.push_back(c.logit(r, e));
-    a.logits = rig.upload(logits);
+            for (int r = 0; r < c.rows; ++r)
+                w.push_back(c.logit(r, e));
+        a.x = rig.upload(x);
+        router.kind = LinearKind::plain;
+        router.in = c.rows;
+        router.out = c.experts;
+        router.plain = make_plain(rig, w, DType::f32);
+    } else {
+        a.x = rig.upload(rows_of(6, 1, c.first, c.rows, static_cast<size_t>(c.hidden), 3.0f));
+        router = make_plain_linear(rig, 7, c.hidden, c.experts, c.dtype);
+    }
+    a.router = &router;
+    a.logits = rig.poisoned<float>(static_cast<size_t>(c.rows * c.experts));
     a.ids = rig.poisoned<int32_t>(static_cast<size_t>(c.rows * c.k));
     a.weights = rig.poisoned<float>(static_cast<size_t>(c.rows * c.k));
     a.rows = c.rows;
     a.experts = c.experts;
     a.k = c.k;
     a.renormalise = c.renormalise;
+    a.runs = {c.runs.data(), static_cast<int32_t>(c.runs.size())};
     OpsLimits limits;
     limits.rows = c.rows;
+    limits.hidden = router.in;
+    limits.widest = std::max(router.in, c.experts);
     limits.experts = c.experts;
     limits.k = c.k;
     rig.reserve(limits);

@@ -89,9 +89,10 @@ struct HyperCase {
     DType dtype = DType::f16;
     bool inject = true;
     std::vector<RowRun> runs = {};
+    bool add = false;  // something is to be added to the streams before they are read
 };
 struct HyperResult {
-    std::vector<float> x, inj;
+    std::vector<float> x, inj, h;
 };
 HyperResult run_hyper_read(Rig& rig, const HyperCase& c);
 std::vector<float> run_hyper_write(Rig& rig, const HyperCase& c);
@@ -169,7 +170,11 @@ RecurrentResult run_ple(Rig& rig, const PleCase& c);
 struct RouteCase {
     int rows = 1, experts = 16, k = 4;
     Renormalise renormalise = Renormalise::yes;
-    std::function<float(int row, int expert)> logit;
+    // Exactly these logits, of a router of f32; otherwise those of random rows [first, first + rows).
+    std::function<float(int row, int expert)> logit = {};
+    int first = 0, hidden = 64;
+    DType dtype = DType::f16;
+    std::vector<RowRun> runs = {};
 };
 struct RouteResult {
     std::vector<int32_t> ids;

@@ -13,10 +13,11 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Rows {
-    const float* h;  // [rows][S][H]
+    float* h;  // [rows][S][H]
     PlainTensor norm;
     __half *n, *act;
     float *g, *mid, *inv, *x, *inj;  // inj null at the final mixer
+    const float *add_y, *add_inj;    // null: nothing to add
     int rows, streams, hidden, rank;
     float eps;
 };
@@ -31,8 +32,9 @@ struct alignas(2 * N) Halves {
     __half v[N];
 };
 
-// Computes n = h * inv * (1 + w) as f16 and inv = rsqrt(mean(h_s^2) + eps). Grid: (streams, rows).
-// Traffic: h once from memory and once from the cache; n.
+// Computes h += add_inj * add_y, n = h * inv * (1 + w) as f16 and inv = rsqrt(mean(h_s^2) + eps).
+// Grid: (streams, rows). Traffic: h once from memory and once from the cache; n; h once more and y
+// where something is added.
 template <int N>
 __global__ void __launch_bounds__(kThreads) norm_kernel(Rows a) {
     __shared__ float part[32];
@@ -40,11 +42,20 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(Rows a) {
     pdl_wait();
     const int s = static_cast<int>(blockIdx.x), wide = a.streams * a.hidden;
     for (int r = static_cast<int>(blockIdx.y); r < a.rows; r += static_cast<int>(gridDim.y)) {
-        const float* h = a.h + int64_t{r} * wide + s * a.hidden;
+        float* h = a.h + int64_t{r} * wide + s * a.hidden;
         __half* n = a.n + int64_t{r} * round_up8(wide) + s * a.hidden;
+        const float* add = a.add_y ? a.add_y + int64_t{r} * a.hidden : nullptr;
+        const float add_inj = add ? a.add_inj[int64_t{r} * a.streams + s] : 0.0f;
         float sum = 0.0f;
         for (int i = static_cast<int>(threadIdx.x) * N; i < a.hidden; i += kThreads * N) {
-            const auto x = *reinterpret_cast<const Floats<N>*>(h + i);
+            auto x = *reinterpret_cast<const Floats<N>*>(h + i);
+            if (add) {
+                const auto y = *reinterpret_cast<const Floats<N>*>(add + i);
+#pragma unroll
+                for (int j = 0; j < N; ++j)
+                    x.v[j] = fmaf(add_inj, y.v[j], x.v[j]);
+                *reinterpret_cast<Floats<N>*>(h + i) = x;
+            }
 #pragma unroll
             for (int j = 0; j < N; ++j)
                 sum = fmaf(x.v[j], x.v[j], sum);
@@ -126,13 +137,18 @@ Status hyper_prefill(const Launch& l, const HyperReadArgs& a, const HyperScratch
     d.inv = s.inv;
     d.x = a.x.device_pointer() + int64_t{row0} * a.hidden;
     d.inj = a.inj.empty() ? nullptr : a.inj.device_pointer() + int64_t{row0} * a.streams;
+    if (!a.add_y.empty()) {
+        d.add_y = a.add_y.device_pointer() + int64_t{row0} * a.hidden;
+        d.add_inj = a.add_inj.device_pointer() + int64_t{row0} * a.streams;
+    }
     d.rows = n_rows;
     d.streams = a.streams;
     d.hidden = a.hidden;
     d.rank = a.rank;
     d.eps = a.eps;
     const bool four = a.hidden % 4 == 0 && reinterpret_cast<uintptr_t>(d.h) % 16 == 0 &&
-                      reinterpret_cast<uintptr_t>(d.x) % 16 == 0;
+                      reinterpret_cast<uintptr_t>(d.x) % 16 == 0 &&
+                      reinterpret_cast<uintptr_t>(d.add_y) % 16 == 0;
     const auto rows = static_cast<unsigned>(std::min(n_rows, 65535));
     TERRACE_TRY(start(l, "hyper_read: norm", four ? norm_kernel<4> : norm_kernel<1>,
                       dim3(static_cast<unsigned>(a.streams), rows), kThreads, 0, Start::overlapping,

@@ -72,6 +72,7 @@ unsigned blocks_of(size_t n) {
 }
 
 Status any_shape(const Launch& l, HyperReadArgs a, const HyperScratch& s, const RowRun& run) {
+    TERRACE_TRY(hyper_add(l, a, run.row0, run.n_rows));
     const int wide = a.streams * a.hidden;
     const auto first = static_cast<size_t>(run.row0), n_rows = static_cast<size_t>(run.n_rows);
     const size_t n_wide = n_rows * static_cast<size_t>(wide);
@@ -112,6 +113,16 @@ Status any_shape(const Launch& l, HyperReadArgs a, const HyperScratch& s, const 
 }
 
 }  // namespace
+
+Status hyper_add(const Launch& l, const HyperReadArgs& a, int row0, int n_rows) {
+    if (a.add_y.empty()) return {};
+    const auto first = static_cast<size_t>(row0), n = static_cast<size_t>(n_rows);
+    const auto streams = static_cast<size_t>(a.streams), hidden = static_cast<size_t>(a.hidden);
+    return hyper_write(
+        l, {a.h.sub(first * streams * hidden, n * streams * hidden),
+            a.add_y.sub(first * hidden, n * hidden), a.add_inj.sub(first * streams, n * streams),
+            n_rows, a.streams, a.hidden});
+}
 
 HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, int rank) {
     const size_t wide =

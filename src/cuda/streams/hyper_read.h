@@ -26,7 +26,10 @@ struct HyperScratch {
 };
 HyperScratch hyper_scratch(std::byte* base, int rows, int streams, int hidden, int rank);
 
-// Decoded rows of weights that the two-launch path serves; a matter of the weights alone.
+// What add_y asks for, of rows [row0, row0 + n_rows), as a launch of its own.
+Status hyper_add(const Launch& launch, const HyperReadArgs& args, int row0, int n_rows);
+
+// Decoded rows of weights that the path in one or two launches serves; a matter of the weights alone.
 bool hyper_decode_serves(const Launch& launch, const HyperReadArgs& args);
 Status hyper_decode(const Launch& launch, const HyperReadArgs& args, const HyperScratch& scratch,
                     int row0, int n_rows);

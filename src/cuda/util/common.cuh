@@ -21,6 +21,23 @@ __device__ __forceinline__ float load_plain(const PlainTensor& t, int64_t i) {
     return load_plain(t.data, t.dtype, i);
 }
 
+// Eight neighbouring elements of f16 or bf16 as floats.
+template <DType T>
+__device__ __forceinline__ void widen8(const uint4& w, float* f) {
+    const uint32_t part[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if constexpr (T == DType::bf16) {
+            f[2 * i] = __uint_as_float(part[i] << 16);
+            f[2 * i + 1] = __uint_as_float(part[i] & 0xffff0000u);
+        } else {
+            const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&part[i]));
+            f[2 * i] = two.x;
+            f[2 * i + 1] = two.y;
+        }
+    }
+}
+
 // Element i of a K, V or index plane.
 __device__ __forceinline__ float load_plane(const std::byte* p, PlaneType type, int64_t i) {
     if (type == PlaneType::f32) return reinterpret_cast<const float*>(p)[i];

@@ -96,7 +96,9 @@ Status ReferenceOps::linear(Stream&, const LinearArgs& a) {
     return {};
 }
 
-Status ReferenceOps::hyper_read(Stream&, const HyperReadArgs& a) {
+Status ReferenceOps::hyper_read(Stream& stream, const HyperReadArgs& a) {
+    if (!a.add_y.empty())
+        TERRACE_TRY(hyper_write(stream, {a.h, a.add_y, a.add_inj, a.rows, a.streams, a.hidden}));
     const int wide = a.streams * a.hidden;
     std::vector<double> n(wide), mid(a.rank), g(wide), inj(a.streams);
     for (int r = 0; r < a.rows; ++r) {
@@ -137,13 +139,17 @@ Status ReferenceOps::hyper_write(Stream&, const HyperWriteArgs& a) {
 }
 
 Status ReferenceOps::route(Stream&, const RouteArgs& a) {
+    std::vector<double> exact(a.experts);
     for (int r = 0; r < a.rows; ++r) {
-        const float* logits = a.logits.device_pointer() + int64_t{r} * a.experts;
+        float* logits = a.logits.device_pointer() + int64_t{r} * a.experts;
+        const auto x = widen(a.x.device_pointer() + int64_t{r} * a.router->in, a.router->in);
+        linear_row(*a.router, x.data(), exact.data());
+        std::copy(exact.begin(), exact.end(), logits);
         std::vector<int> order(a.experts);
         for (int e = 0; e < a.experts; ++e)
             order[e] = e;
         std::stable_sort(order.begin(), order.end(),
-                         [&](int x, int y) { return logits[x] > logits[y]; });
+                         [&](int i, int j) { return logits[i] > logits[j]; });
         const double top = static_cast<double>(logits[order[0]]);
         double all = 0, chosen = 0;
         for (int e = 0; e < a.experts; ++e)

@@ -1,0 +1,45 @@
+// Values that blocks of one launch hand each other while all of them run. A word is value and flag in
+// one, 0 meaning "not there yet", so neither fences nor counters are needed: whoever waits for it
+// looks until it is there. Waiting keeps a place on the device: either few blocks wait, each behind
+// its own posts, or the whole grid fits on the device at once.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <cstdint>
+
+namespace terrace::cuda {
+
+__device__ __forceinline__ void post(uint32_t* box, uint32_t word) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(box), "r"(word) : "memory");
+}
+__device__ __forceinline__ uint32_t peek(const uint32_t* box) {
+    uint32_t word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(box) : "memory");
+    return word;
+}
+
+// Floats as words that are not 0: zero as its negative.
+__device__ __forceinline__ void post_float(uint32_t* box, float v) {
+    const uint32_t bits = __float_as_uint(v);
+    post(box, bits == 0 ? 0x80000000u : bits);
+}
+__device__ __forceinline__ float wait_float(const uint32_t* box) {
+    uint32_t word;
+    do
+        word = peek(box);
+    while (word == 0);
+    return __uint_as_float(word);
+}
+// Four neighbours, at a multiple of 16 bytes.
+__device__ __forceinline__ float4 wait_float4(const uint32_t* box) {
+    uint4 w;
+    do
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+                     : "l"(box)
+                     : "memory");
+    while (w.x == 0 || w.y == 0 || w.z == 0 || w.w == 0);
+    return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z),
+                       __uint_as_float(w.w));
+}
+
+}  // namespace terrace::cuda
