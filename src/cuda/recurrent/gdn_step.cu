@@ -88,6 +88,9 @@ template <int N>
 struct alignas(4 * N) Columns {
     float v[N];
 };
+struct Place {
+    int row0, n_rows, slot;
+};
 
 // Computes the decoded rows of a sequence for the columns of a slice of a value head.
 // Grid: (value heads x slices, sequences). Every block convolves its q/k head again.
@@ -128,18 +131,22 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
     const int64_t head_size = int64_t{a.v_heads} * kDim * kDim;
     const SeqRows* seqs = a.step.seqs.device_pointer();
 
-    {  // The slot may be an old one here; then the hints are for nothing.
-        const int64_t guess = __ldcg(&seqs[si].slot);
-        if (guess >= 0 && (guess + 1) * head_size <= static_cast<int64_t>(a.state.size())) {
-            const float* from = a.state.device_pointer() + guess * head_size + in_state;
-            if (holds && t % (32 / Shape::kPer) == 0)  // a line each
+    // Where the sequence's rows and state will be, unless an earlier kernel still says otherwise: then
+    // the hints are for nothing, and what is loaded first is loaded again.
+    Place place = {__ldcg(&seqs[si].row0), __ldcg(&seqs[si].n_rows), __ldcg(&seqs[si].slot)};
+    if (place.slot < 0 || (place.slot + 1) * head_size > static_cast<int64_t>(a.state.size()))
+        place.slot = 0;
+    if (place.row0 < 0 || place.n_rows < 1 || place.row0 > a.step.n_rows - place.n_rows)
+        place.row0 = 0, place.n_rows = 1;
+    {
+        const float* from = a.state.device_pointer() + place.slot * head_size + in_state;
+        if (holds && t % (32 / Shape::kPer) == 0)  // a line each
 #pragma unroll
-                for (int p = 0; p < kStateRows; ++p)
-                    prefetch_l2(from + p * kDim);
-            if (convolves && lane < kTaps)
-                prefetch_l2(a.conv_state.device_pointer() + (guess * kTaps + lane) * channels +
-                            channel - lane);
-        }
+            for (int p = 0; p < kStateRows; ++p)
+                prefetch_l2(from + p * kDim);
+        if (convolves && lane < kTaps)
+            prefetch_l2(a.conv_state.device_pointer() +
+                        (int64_t{place.slot} * kTaps + lane) * channels + channel - lane);
     }
     float w[kTaps + 1];
     if (convolves) load_taps(a.conv, channel, w);
@@ -149,42 +156,63 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
     pdl_launch();
     pdl_wait();
 
+    // All loads are under way together, the rows' true place among them.
     const SeqRows seq = seqs[si];
-    const int rows = decoded_rows(seq.n_rows), done = seq.n_rows - rows, row0 = seq.row0 + done;
+    // Blocks of whole heads are many, and have no registers for it.
+    if constexpr (kSlices == 1) place = {seq.row0, seq.n_rows, seq.slot};
+    int rows, row0;
+    float *state, *past;
+    Part s[kStateRows];
+    float x[kTaps], now = 0.0f, gate_a = 0.0f, gate_b = 0.0f;
+    const float* u = a.qkv.device_pointer() + channel;
+    const int gate_row = t - Shape::kFirstGate;
+    for (;;) {
+        rows = decoded_rows(place.n_rows);
+        const int done = place.n_rows - rows;
+        row0 = place.row0 + done;
+        state = a.state.device_pointer() + place.slot * head_size + in_state;
+        past = a.conv_state.device_pointer() + int64_t{place.slot} * kTaps * channels + channel;
+        if (rows > 0) {
+            if (convolves) {
+#pragma unroll
+                for (int j = 0; j < kTaps; ++j) {
+                    const int at = done - kTaps + j;  // row of the sequence; negative: in the state
+                    x[j] = *(at < 0 ? past + int64_t{kTaps + at} * channels
+                                    : u + int64_t{place.row0 + at} * channels);
+                }
+                now = u[int64_t{row0} * channels];
+            }
+            if (gate_row >= 0 && gate_row < rows) {
+                const int64_t rh = int64_t{row0 + gate_row} * a.v_heads + h;
+                gate_a = a.a.device_pointer()[rh];
+                gate_b = a.b.device_pointer()[rh];
+            }
+            if (holds)
+#pragma unroll
+                for (int p = 0; p < kStateRows; ++p)
+                    s[p] = *reinterpret_cast<const Part*>(state + p * kDim);
+        }
+        if (place.row0 == seq.row0 && place.n_rows == seq.n_rows && place.slot == seq.slot) break;
+        place = {seq.row0, seq.n_rows, seq.slot};
+    }
     if (rows == 0) {
         if constexpr (kSlices > 1) cluster_wait();
         return;
     }
-    float* state = a.state.device_pointer() + seq.slot * head_size + in_state;
-    Part s[kStateRows];
-    if (holds)
-#pragma unroll
-        for (int p = 0; p < kStateRows; ++p)
-            s[p] = *reinterpret_cast<const Part*>(state + p * kDim);
 
-    float x[kTaps];
-    float* past = a.conv_state.device_pointer() + int64_t{seq.slot} * kTaps * channels + channel;
     if (convolves) {
-        const float* u = a.qkv.device_pointer() + channel;
-#pragma unroll
-        for (int j = 0; j < kTaps; ++j) {
-            const int at = done - kTaps + j;  // row of the sequence; negative: in the state
-            x[j] = *(at < 0 ? past + int64_t{kTaps + at} * channels
-                            : u + int64_t{seq.row0 + at} * channels);
-        }
         float* to = t < kDim ? &q[0][t] : t < Shape::kFirstOut ? &k[0][t - kDim] : &v[0][own];
         const int stride = t < Shape::kFirstOut ? kDim : Shape::kColumns;
         for (int i = 0; i < rows; ++i) {
-            const float now = u[int64_t{row0 + i} * channels];
+            if (i > 0) now = u[int64_t{row0 + i} * channels];
             to[i * stride] =
                 siluf(fmaf(w[3], now, fmaf(w[2], x[2], fmaf(w[1], x[1], w[0] * x[0]))));
             x[0] = x[1], x[1] = x[2], x[2] = now;
         }
     }
-    if (const int i = t - Shape::kFirstGate; i >= 0 && i < rows) {
-        const int64_t rh = int64_t{row0 + i} * a.v_heads + h;
-        decays[i] = expf(-expf(rate) * softplusf(a.a.device_pointer()[rh] + bias));
-        betas[i] = sigmoidf(a.b.device_pointer()[rh]);
+    if (gate_row >= 0 && gate_row < rows) {
+        decays[gate_row] = expf(-expf(rate) * softplusf(gate_a + bias));
+        betas[gate_row] = sigmoidf(gate_b);
     }
     __syncthreads();
     uint32_t* counter = counters + si * a.k_heads + kh;
