@@ -27,13 +27,19 @@ __device__ __forceinline__ float key_value(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// How many of the first n lanes' keys come before the lane's own: larger ones, and equal ones of lower
-// lanes. No key is 0 that matters.
-__device__ __forceinline__ int rank_of(uint32_t key, int lane, int n) {
+// How many of 32 keys in shared memory come before the lane's own there: larger ones, and equal ones
+// of lower lanes. No lane's own key is 0 that asks.
+__device__ __forceinline__ int rank_of(const uint32_t* keys, int lane) {
+    const uint32_t own = keys[lane];
     int rank = 0;
-#pragma unroll 8
-    for (int j = 0; j < n; ++j)
-        rank += __shfl_sync(kAll, key, j) > key - (j < lane ? 1u : 0u);
+#pragma unroll
+    for (int j = 0; j < 32; j += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(keys + j);
+        rank += four.x > own - (j < lane ? 1u : 0u);
+        rank += four.y > own - (j + 1 < lane ? 1u : 0u);
+        rank += four.z > own - (j + 2 < lane ? 1u : 0u);
+        rank += four.w > own - (j + 3 < lane ? 1u : 0u);
+    }
     return rank;
 }
 
@@ -115,38 +121,48 @@ __device__ __noinline__ void choose_in_turn(Keys keys, const Choice& c, int lane
         c.weights[j] /= sum;
 }
 
+// Shared memory of a warp that chooses.
+struct alignas(16) Lists {
+    uint32_t largest[32];  // of each lane
+    uint32_t keys[32];     // that reach the bound, in the order of experts
+    int ids[32];
+};
+
 // The k-th largest of the lanes' largest keys is a bound that at least k keys reach, and hardly more
-// do: those are listed and sorted by counting. `list`: 64 words of the warp's own.
+// do: those are listed and sorted by counting.
 __device__ __forceinline__ void choose(const OwnKeys& keys, const Choice& c, int lane,
-                                       uint32_t* list) {
+                                       Lists& lists) {
     uint32_t most = 1;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i)
         most = max(most, keys.key[i]);
-    const int lane_rank = rank_of(most, lane, 32);
-    const uint32_t last = __ballot_sync(kAll, lane_rank == min(c.k, 32) - 1);
+    lists.largest[lane] = most;
+    lists.keys[lane] = 0;
+    __syncwarp();
+    const uint32_t last = __ballot_sync(kAll, rank_of(lists.largest, lane) == min(c.k, 32) - 1);
     const uint32_t bound = __shfl_sync(kAll, most, __ffs(static_cast<int>(last)) - 1);
+    uint32_t votes[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+        votes[i] = __ballot_sync(kAll, keys.key[i] >= bound);
     int n = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-        const bool listed = keys.key[i] >= bound;
-        const uint32_t vote = __ballot_sync(kAll, listed);
-        const int place = n + __popc(vote & ((1u << lane) - 1u));
-        if (listed && place < 32) list[place] = keys.key[i], list[32 + place] = lane + 32 * i;
-        n += __popc(vote);
+        const int place = n + __popc(votes[i] & ((1u << lane) - 1u));
+        if (keys.key[i] >= bound && place < 32)
+            lists.keys[place] = keys.key[i], lists.ids[place] = lane + 32 * i;
+        n += __popc(votes[i]);
     }
     if (n > 32 || n < c.k) return choose_in_turn(keys, c, lane);
     __syncwarp();
-    const uint32_t key = lane < n ? list[lane] : 0;
-    const int id = static_cast<int>(list[32 + lane]);
+    const uint32_t key = lists.keys[lane];
     const float top = key_value(__reduce_max_sync(kAll, key));
-    int rank = rank_of(key, lane, n);  // the list is in the order of experts
-    if (lane >= n) rank = c.k;
+    const int rank = lane < n ? rank_of(lists.keys, lane) : c.k;
     const float e = rank < c.k ? expf(key_value(key) - top) : 0.0f;
     const float sum =
         warp_sum(c.renormalise == Renormalise::yes ? e : keys.mass(lane, c.experts, top));
     if (rank < c.k) {
-        c.ids[rank] = id;
+        c.ids[rank] = lists.ids[lane];
         c.weights[rank] = e / sum;
     }
 }
@@ -171,7 +187,7 @@ __global__ void __launch_bounds__(32 * kChooseWarps)
     logits += int64_t{row} * experts;
     const Choice c{ids + int64_t{row} * k, weights + int64_t{row} * k, experts, k, renormalise};
     if constexpr (kInRegisters) {
-        __shared__ uint32_t lists[kChooseWarps][64];
+        __shared__ Lists lists[kChooseWarps];
         OwnKeys keys;
 #pragma unroll
         for (int i = 0; i < kPerLane; ++i)
@@ -227,7 +243,7 @@ __device__ __forceinline__ float warp_sums4(const float (&v)[4]) {
 template <DType T, int kGroup>
 __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__ Args a) {
     __shared__ float part[kDecodeRows][kWarps][kOutputs];
-    __shared__ uint32_t lists[kWarps][64];
+    __shared__ Lists lists[kWarps];
     const int t = static_cast<int>(threadIdx.x), warp = t / 32, lane = t & 31;
     const int first = static_cast<int>(blockIdx.x) * kOutputs;
     const auto weight = [&](int o, int at) {
@@ -298,18 +314,20 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     const int row = static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x);
     for (int mine = row; mine < a.rows; mine += kWarps * static_cast<int>(gridDim.x)) {
         uint32_t* boxes = a.boxes + mine * a.experts;
-        OwnKeys keys = {};
+        OwnKeys keys;
         bool missing;
-        do {
+        do {  // all under way at once, again and again
             missing = false;
 #pragma unroll
             for (int i = 0; i < kPerLane; ++i)
-                if (keys.key[i] == 0 && lane + 32 * i < a.experts)
-                    keys.key[i] = peek(boxes + lane + 32 * i);
+                keys.key[i] = peek(boxes + min(lane + 32 * i, a.experts - 1));
 #pragma unroll
             for (int i = 0; i < kPerLane; ++i)
-                missing |= keys.key[i] == 0 && lane + 32 * i < a.experts;
+                missing |= keys.key[i] == 0;
         } while (__any_sync(kAll, missing));
+#pragma unroll
+        for (int i = 0; i < kPerLane; ++i)
+            if (lane + 32 * i >= a.experts) keys.key[i] = 0;
 #pragma unroll
         for (int i = 0; i < kPerLane; ++i)
             if (lane + 32 * i < a.experts) boxes[lane + 32 * i] = 0;

@@ -92,6 +92,21 @@ struct Place {
     int row0, n_rows, slot;
 };
 
+// Writes to the place of `own` in the shared memory of block `rank` of the cluster, and counts the
+// bytes at its `barrier`.
+__device__ __forceinline__ void send(float* own, uint64_t* barrier, int rank, float value) {
+    uint32_t to, counts;
+    asm volatile(
+        "mapa.shared::cluster.u32 %0, %2, %4;\n"
+        "mapa.shared::cluster.u32 %1, %3, %4;"
+        : "=&r"(to), "=r"(counts)
+        : "r"(shared_address(own)), "r"(shared_address(barrier)), "r"(static_cast<uint32_t>(rank)));
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+        "f"(value), "r"(counts)
+        : "memory");
+}
+
 // Computes the decoded rows of a sequence for the columns of a slice of a value head.
 // Grid: (value heads x slices, sequences). Every block convolves its q/k head again.
 // Shared memory: q, k, v of the rows, sums across groups.
@@ -110,7 +125,8 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
     __shared__ float v[kDecodeRows][Shape::kColumns];
     __shared__ __align__(16) float sums[2][kGroups][Shape::kColumns];  // k.S, q.S
     __shared__ __align__(16) float errs[Shape::kColumns];
-    __shared__ float decays[kDecodeRows], betas[kDecodeRows], squares[2][4];
+    __shared__ float decays[kDecodeRows], betas[kDecodeRows], squares[kDecodeRows][4];
+    __shared__ uint64_t arrived[kSlices > 1 ? kDecodeRows : 1];  // a row's squares, of all slices
     __shared__ bool moves_state;
     const int t = static_cast<int>(threadIdx.x), lane = t & 31;
     const int slice = static_cast<int>(blockIdx.x) % kSlices;
@@ -152,7 +168,14 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
     if (convolves) load_taps(a.conv, channel, w);
     const float rate = load_plain(a.a_log, h), bias = load_plain(a.dt_bias, h);
     const float norm = writes ? load_plain(a.norm, column) : 0.0f;
-    if constexpr (kSlices > 1) cluster_arrive_relaxed();
+    if constexpr (kSlices > 1) {
+        if (t < kDecodeRows) {
+            barrier_init(&arrived[t], 1);
+            barrier_expect(&arrived[t], kSlices * sizeof(float));
+        }
+        __syncwarp();
+        cluster_arrive();
+    }
     pdl_launch();
     pdl_wait();
 
@@ -260,14 +283,11 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
             o = fmaf(qk * inv_q * inv_k, errs[own], decay * (dot * inv_q));
             const float square = warp_sum(o * o);
             if constexpr (kSlices > 1) {
-                if (lane < kSlices) store_remote(&squares[i & 1][slice], lane, square);
-                cluster_arrive();
+                if (lane < kSlices) send(&squares[i][slice], &arrived[i], lane, square);
             } else {
-                if (lane == 0) squares[i & 1][own / 32] = square;
+                if (lane == 0) squares[i][own / 32] = square;
                 asm volatile("bar.sync 1, 128;" ::: "memory");  // of these four warps
             }
-        } else if constexpr (kSlices > 1) {
-            cluster_arrive_relaxed();
         }
         if (holds) {
             const Part e = *reinterpret_cast<const Part*>(&errs[first]);
@@ -281,9 +301,9 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
                 for (int p = 0; p < kStateRows; ++p)
                     *reinterpret_cast<Part*>(state + p * kDim) = s[p];
         }
-        if constexpr (kSlices > 1) cluster_wait();
         if (writes) {
-            const float* sq = squares[i & 1];
+            if constexpr (kSlices > 1) barrier_wait(&arrived[i], 0);
+            const float* sq = squares[i];
             const float sum = ((sq[0] + sq[1]) + sq[2]) + sq[3];
             a.out.device_pointer()[out_at] =
                 o * rsqrtf(sum / static_cast<float>(kDim) + a.eps) * norm * sigmoidf(z);

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kGateThreads = 640;  // 4 columns each: a stream of 2560
+constexpr int kHeld = 9;           // rows of the state that a thread moves in registers
 // Rows per block of the convolution; at least the history, so that only a sequence's first tile
 // reads the state, and may move it on when it has done so.
 constexpr int kTileRows = 16;
@@ -89,6 +90,16 @@ __global__ void __launch_bounds__(kThreads)
     float* past = a.state.device_pointer() + int64_t{t.seq.slot} * history * wide + c;
     const float* own = b + int64_t{t.seq.row0} * wide + c;  // the sequence's rows
     const int done = t.row0 - t.seq.row0;
+    // The state to be, on its way together with what the rows need.
+    float moved[kHeld];
+    const auto later = [&](int k) {  // row of the state when the sequence's rows are done
+        const int at = t.seq.n_rows - history + k;
+        return *(at < 0 ? past + int64_t{history + at} * wide : own + int64_t{at} * wide);
+    };
+    if (done == 0)
+#pragma unroll
+        for (int k = 0; k < kHeld; ++k)
+            moved[k] = k < history ? later(k) : 0.0f;
     for (int k = 0; k < t.n_rows; ++k) {
         const int64_t r = t.row0 + k;
         float sum = 0.0f;
@@ -104,11 +115,11 @@ __global__ void __launch_bounds__(kThreads)
         *h = *h + gated + siluf(sum);
     }
     if (done > 0) return;
-    for (int k = 0; k < history; ++k) {
-        const int at = t.seq.n_rows - history + k;
-        past[int64_t{k} * wide] =
-            at < 0 ? past[int64_t{history + at} * wide] : own[int64_t{at} * wide];
-    }
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+        if (k < history) past[int64_t{k} * wide] = moved[k];
+    for (int k = kHeld; k < history; ++k)
+        past[int64_t{k} * wide] = later(k);
 }
 
 }  // namespace

@@ -126,8 +126,8 @@ __device__ __forceinline__ uint32_t pick_digit(uint32_t* histogram, int& k) {
     return digit;
 }
 
-// The k-th largest of the row's part maxima, rounded down to its upper 24 bits: hardly more
-// logits reach that, for three quarters of the steps. A bit is set if k keys are still not below.
+// The k-th largest of the row's part maxima, rounded down to its upper 18 bits, nine of them its
+// mantissa's: hardly more logits reach that, for half the steps. A bit is set if k keys are still not below.
 __device__ __forceinline__ uint32_t bound_of(const float* largest, int k) {
     __shared__ __align__(16) int counts[2][kWarps];
     const int t = static_cast<int>(threadIdx.x);
@@ -136,7 +136,7 @@ __device__ __forceinline__ uint32_t bound_of(const float* largest, int k) {
     for (int i = 0; i < kParts / kThreads; ++i)
         key[i] = ordered(largest[i * kThreads + t]);
     uint32_t bound = 0;
-    for (int bit = 31; bit >= 8; --bit) {
+    for (int bit = 31; bit >= 14; --bit) {
         const uint32_t raised = bound | 1u << bit;
         int n = 0;
 #pragma unroll
@@ -190,11 +190,17 @@ __device__ __noinline__ int search_row(const SampleCandidatesArgs& a, int row, u
     return k;
 }
 
-// Sorts `size` keys, a power of two, descending. One block.
+// Sorts `size` keys, a power of two, descending. One block. Pairs up to 32 apart are within the 64 keys
+// that a warp works on, so that warps go on alone between longer distances.
 __device__ __forceinline__ void sort_keys(uint64_t* keys, int size) {
+    bool alone = false;
     for (int run = 2; run <= size; run *= 2)
         for (int d = run / 2; d > 0; d /= 2) {
-            __syncthreads();
+            if (alone && d <= 32)
+                __syncwarp();
+            else
+                __syncthreads();
+            alone = d <= 32;
             for (int p = static_cast<int>(threadIdx.x); p < size / 2; p += kThreads) {
                 const int i = 2 * p - (p & (d - 1)), j = i + d;
                 const uint64_t x = keys[i], y = keys[j];

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1) down_kernel(Args a) {
                 sum += part[r][j][o];
                 square += part[r][j][kOuts];
             }
-            const float inv = rsqrtf(square / static_cast<float>(a.hidden) + a.eps);
+            const float inv = rsqrtf(fmaf(square, a.per_hidden, a.eps));
             const int64_t rs = int64_t{base + r} * kStreams + s;
             if (first == 0 && o == 0) a.inv[rs] = inv;
             if (o < outs) a.sums[rs * (a.rank + kStreams) + first + o] = sum * inv;
@@ -146,10 +146,8 @@ __global__ void __launch_bounds__(kThreads, 1) up_kernel(Args a) {
                 a.sums + int64_t{base + r} * kStreams * stride + (i - r * quads) * 4);
             const float4 s0 = p[0], s1 = p[stride / 4], s2 = p[stride / 2], s3 = p[3 * stride / 4];
             reinterpret_cast<float4*>(mid)[i] =
-                make_float4(siluf(mean_streams(s0.x, s1.x, s2.x, s3.x)),
-                            siluf(mean_streams(s0.y, s1.y, s2.y, s3.y)),
-                            siluf(mean_streams(s0.z, s1.z, s2.z, s3.z)),
-                            siluf(mean_streams(s0.w, s1.w, s2.w, s3.w)));
+                make_float4(middle(s0.x, s1.x, s2.x, s3.x), middle(s0.y, s1.y, s2.y, s3.y),
+                            middle(s0.z, s1.z, s2.z, s3.z), middle(s0.w, s1.w, s2.w, s3.w));
         }
         if (base == 0) copies_wait();
         __syncthreads();
@@ -160,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 1) up_kernel(Args a) {
             const float* p =
                 a.sums + int64_t{base + inj_row} * kStreams * stride + a.rank + t % kStreams;
             a.inj[(base + inj_row) * kStreams + t % kStreams] =
-                2.0f * sigmoidf(mean_streams(p[0], p[stride], p[2 * stride], p[3 * stride]));
+                injection(p[0], p[stride], p[2 * stride], p[3 * stride]);
         }
         float sum[kRows][2][2] = {};
         const unsigned char* weights = smem + pair * plan.row_bytes + 2 * piece * ranks;
@@ -243,6 +241,7 @@ Status hyper_decode(const Launch& l, const HyperReadArgs& a, const HyperScratch&
     d.rows = n_rows;
     d.hidden = a.hidden;
     d.rank = a.rank;
+    d.per_hidden = 1.0f / static_cast<float>(a.hidden);
     d.eps = a.eps;
     if (one_row_serves(l, d)) return one_row(l, d, w.down.plain.dtype);
     TERRACE_TRY(hyper_add(l, a, row0, n_rows));

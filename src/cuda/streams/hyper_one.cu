@@ -42,13 +42,13 @@ __global__ void __launch_bounds__(kThreads, 1) one_row_kernel(const __grid_const
     const int column = 8 * t;
     const bool active = column < a.hidden;
     const int outs = min(kOuts, a.rank + (a.inj ? kStreams : 0) - first);
-    copy_up(a, smem, plan.row_bytes);
     uint4 packed[kOuts];
 #pragma unroll
     for (int o = 0; o < kOuts; ++o)
         packed[o] = o < outs && active
                         ? load_weight(weights_of(a, first + o) + s * a.hidden + column)
                         : uint4{};
+    copy_up(a, smem, plan.row_bytes);  // behind what is needed first
     const auto* norm = static_cast<const uint16_t*>(a.norm.data);
     const uint4 packed_norm = active ? load_weight(norm + s * a.hidden + column) : uint4{};
     // The gate that a thread finishes.
@@ -104,7 +104,6 @@ __global__ void __launch_bounds__(kThreads, 1) one_row_kernel(const __grid_const
         const float sum = warp_sums16(v);
         if ((lane & 1) == 0) part[warp][lane / 2] = sum;
     }
-    copies_wait();  // asked for before what the sums are of
     __syncthreads();
     if (t < kOuts) {
         float sum = 0.0f, square = 0.0f;
@@ -113,11 +112,14 @@ __global__ void __launch_bounds__(kThreads, 1) one_row_kernel(const __grid_const
             sum += part[j][t];
             square += part[j][kOuts];
         }
-        const float inv = rsqrtf(square / static_cast<float>(a.hidden) + a.eps);
+        const float inv = rsqrtf(fmaf(square, a.per_hidden, a.eps));
         if (t < outs) post_float(boxes + (first + t) * kStreams + s, sum * inv);
         if (first == 0 && t == 0) post_float(boxes + (a.rank + kStreams) * kStreams + s, inv);
     }
 
+    float4 first_sums = peek_float4(boxes + min(t, a.rank - 1) * kStreams);  // while up is widened
+    copies_wait();
+    __syncthreads();
     const int pair = t % kPairs, piece = t / kPairs, ranks = a.rank / kParts;
     float up[kPieceRanks / 8][2][8];
 #pragma unroll
@@ -126,13 +128,14 @@ __global__ void __launch_bounds__(kThreads, 1) one_row_kernel(const __grid_const
             load_pair<T>(smem + pair * plan.row_bytes + 2 * piece * ranks, plan.row_bytes, 8 * k,
                          up[k]);
     for (int i = t; i < a.rank; i += kThreads) {
-        const float4 v = wait_float4(boxes + i * kStreams);
-        mid[i] = siluf(mean_streams(v.x, v.y, v.z, v.w));
+        const float4 v = wait_float4(boxes + i * kStreams, first_sums);
+        mid[i] = middle(v.x, v.y, v.z, v.w);
+        first_sums = {};
     }
     const float inv = own ? wait_float(boxes + (a.rank + kStreams) * kStreams + own_stream) : 0.0f;
     if (block == 0 && a.inj && t < kStreams) {
-        const float4 v = wait_float4(boxes + (a.rank + t) * kStreams);
-        a.inj[t] = 2.0f * sigmoidf(mean_streams(v.x, v.y, v.z, v.w));
+        const float4 v = wait_float4(boxes + (a.rank + t) * kStreams, {});
+        a.inj[t] = injection(v.x, v.y, v.z, v.w);
     }
     __syncthreads();
     // Every block has posted, so none still asks for the turn or for the old h.

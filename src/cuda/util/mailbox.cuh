@@ -29,17 +29,21 @@ __device__ __forceinline__ float wait_float(const uint32_t* box) {
     while (word == 0);
     return __uint_as_float(word);
 }
-// Four neighbours, at a multiple of 16 bytes.
-__device__ __forceinline__ float4 wait_float4(const uint32_t* box) {
-    uint4 w;
-    do
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-                     : "l"(box)
-                     : "memory");
-    while (w.x == 0 || w.y == 0 || w.z == 0 || w.w == 0);
-    return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z),
-                       __uint_as_float(w.w));
+// Four neighbours, at a multiple of 16 bytes: what is there of them.
+__device__ __forceinline__ float4 peek_float4(const uint32_t* box) {
+    float4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(box)
+                 : "memory");
+    return v;
+}
+// All of them; `v`: what has been seen.
+__device__ __forceinline__ float4 wait_float4(const uint32_t* box, float4 v) {
+    const auto missing = [](float f) { return __float_as_uint(f) == 0; };
+    while (missing(v.x) || missing(v.y) || missing(v.z) || missing(v.w))
+        v = peek_float4(box);
+    return v;
 }
 
 }  // namespace terrace::cuda
