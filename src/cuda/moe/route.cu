@@ -203,11 +203,9 @@ __global__ void __launch_bounds__(32 * kChooseWarps)
 
 // ---- few rows: one launch
 
-constexpr int kThreads = 160;  // 8 inputs each, twice: a row of 2560
+constexpr int kThreads = 320;  // 8 inputs each: a row of 2560
 constexpr int kWarps = kThreads / 32;
 constexpr int kOutputs = 4;  // of a block: 128 blocks for 512 experts
-constexpr int kAhead =
-    2;  // pieces of 8 inputs whose weights are under way before the first is used
 
 struct Args {
     const float* x;          // [rows][hidden]
@@ -232,7 +230,7 @@ __device__ __forceinline__ float warp_sums4(const float (&v)[4]) {
 }
 
 // Computes: the router's logits and their choice.
-// Grid and block: experts / 4, five warps that share the inputs of four outputs. When its logits are
+// Grid and block: experts / 4, ten warps that share the inputs of four outputs. When its logits are
 // written, block r waits for those of row r and chooses; at most 16 of 128 blocks wait, so the others
 // always find a place.
 // Shared memory: the warps' sums.
@@ -246,23 +244,22 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     __shared__ Lists lists[kWarps];
     const int t = static_cast<int>(threadIdx.x), warp = t / 32, lane = t & 31;
     const int first = static_cast<int>(blockIdx.x) * kOutputs;
-    const auto weight = [&](int o, int at) {
-        return load_weight(a.router + int64_t{min(first + o, a.experts - 1)} * a.hidden + at);
-    };
-    uint4 packed[kAhead][kOutputs] = {};
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u)
-        if (8 * (t + u * kThreads) < a.hidden)
-#pragma unroll
-            for (int o = 0; o < kOutputs; ++o)
-                packed[u][o] = weight(o, 8 * (t + u * kThreads));
-    pdl_launch();
-    float ahead[kAhead][kOutputs][8];
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u)
+    const auto fetch = [&](int at, uint4(&packed)[kOutputs]) {
 #pragma unroll
         for (int o = 0; o < kOutputs; ++o)
-            widen8<T>(packed[u][o], ahead[u][o]);
+            packed[o] =
+                load_weight(a.router + int64_t{min(first + o, a.experts - 1)} * a.hidden + at);
+    };
+    const auto widen = [&](const uint4(&packed)[kOutputs], float(&w)[kOutputs][8]) {
+#pragma unroll
+        for (int o = 0; o < kOutputs; ++o)
+            widen8<T>(packed[o], w[o]);
+    };
+    uint4 packed[kOutputs] = {};
+    if (8 * t < a.hidden) fetch(8 * t, packed);
+    pdl_launch();
+    float own[kOutputs][8];
+    widen(packed, own);
     pdl_wait();
 
     for (int r0 = 0; r0 < a.rows; r0 += kGroup) {
@@ -285,14 +282,11 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
                     for (int i = 0; i < 8; ++i)
                         sum[q][o] = fmaf(x[q][i], w[o][i], sum[q][o]);
         };
-#pragma unroll
-        for (int u = 0; u < kAhead; ++u)
-            if (8 * (t + u * kThreads) < a.hidden) add(ahead[u], 8 * (t + u * kThreads));
-        for (int at = 8 * (t + kAhead * kThreads); at < a.hidden; at += 8 * kThreads) {
+        if (8 * t < a.hidden) add(own, 8 * t);
+        for (int at = 8 * (t + kThreads); at < a.hidden; at += 8 * kThreads) {
             float w[kOutputs][8];
-#pragma unroll
-            for (int o = 0; o < kOutputs; ++o)
-                widen8<T>(weight(o, at), w[o]);
+            fetch(at, packed);
+            widen(packed, w);
             add(w, at);
         }
 #pragma unroll
