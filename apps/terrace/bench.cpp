@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "common.h"
+#include "stats.h"
 
 namespace terrace {
 namespace {
@@ -97,11 +98,17 @@ Result<int> run(const Options& o) {
         title.notes.push_back(
             "depth filled, not computed: random K, V and index keys, empty recurrent "
             "state; block selection is random rather than learned");
+    if (plan.locality)
+        title.notes.push_back(fmt::format(
+            "decode steps at a filled depth select as ever, but attend to made-up lists: "
+            "{} of each list is that of the step before, the rest drawn at random",
+            *plan.locality));
     title.backend = runtime->ops().name();
     title.threads = runtime->backend().pool ? runtime->backend().pool->size() : 1;
     title.bytes = static_cast<uint64_t>(runtime->model().weights().resident_bytes());
     TERRACE_ASSIGN(const std::vector<BenchRow> rows, run_bench(*runtime, plan));
     out(print_bench(title, rows, o.output));
+    report_stats(*runtime, o.common);
     return 0;
 }
 
@@ -128,6 +135,9 @@ Command bench_command() {
     c.flags.integer("batch", o->plan.batch, 1, 1024, "Sequences that decode together");
     c.flags.toggle("fill-depth", o->fill_depth,
                    "With --synthetic: fill the cache with random bytes instead of computing it");
+    c.flags.real("kv-locality", o->plan.locality, "the model's own",
+                 "With --fill-depth: share of the selected blocks that each decode step takes over "
+                 "from the one before, 0..1");
     c.flags.choice<BenchFormat>(
         "output", o->output,
         {{"md", BenchFormat::md}, {"csv", BenchFormat::csv}, {"json", BenchFormat::json}},
@@ -154,6 +164,12 @@ Command bench_command() {
                          "nothing to measure: give --model DIR or --synthetic CONFIG.json"};
         if (o->fill_depth && !o->synthetic)
             return Error{Code::invalid_argument, "--fill-depth belongs to --synthetic"};
+        const std::optional<float> share = o->plan.locality;
+        if (share && !o->fill_depth)
+            return Error{Code::invalid_argument, "--kv-locality belongs to --fill-depth"};
+        if (share && !(*share >= 0 && *share <= 1))
+            return Error{Code::invalid_argument,
+                         fmt::format("--kv-locality is {}: need 0..1", *share)};
         return {};
     });
     c.run = [o] { return run(*o); };

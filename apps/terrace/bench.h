@@ -2,6 +2,7 @@
 // only.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct BenchPlan {
     int32_t batch = 1;
     int32_t repetitions = 3;
     Depth depth = Depth::computed;
+    // Share of the blocks of the step before that a decode step at a filled depth attends to again,
+    // the others drawn at random; none: the model's own selection.
+    std::optional<float> locality;
 };
 
 struct BenchRow {
@@ -27,6 +31,7 @@ struct BenchRow {
     int64_t tokens = 0;           // of one repetition, all sequences together
     std::vector<double> seconds;  // one per repetition
     Depth how = Depth::computed;
+    std::optional<float> locality;
 
     double mean() const;       // tokens per second
     double deviation() const;  // of the sample; 0 for one repetition

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "bench.h"
+#include "bench_selection.h"
 #include "common.h"
 #include "feed.h"
 #include "json_out.h"
@@ -72,6 +73,8 @@ Status fill_depth(Runtime& runtime, Sequence& sequence, int32_t depth, Noise& no
                            block.device_pointer() + at, page_bytes);
     };
     const std::vector<int32_t>& table = sequence.memory.block_table();
+    for (size_t i = first_page; i < table.size(); ++i)
+        TERRACE_TRY(planes.forget(stream, PageId{table[i]}));
     for (int32_t layer = 0; layer < g.layers; ++layer)
         for (size_t i = first_page; i < table.size(); ++i) {
             TERRACE_TRY(fill(planes.rows(layer).base, table[i], g.kv_bytes_per_token()));
@@ -178,6 +181,13 @@ class Bench {
     // The first repetition is not counted: a new shape of step is captured on a GPU.
     Status generate(const Sequence& base, int32_t depth, int32_t n) {
         BenchRow r = row("tg", n, depth, plan_.batch);
+        std::optional<SyntheticSelection> selection;
+        if (plan_.locality && r.how == Depth::filled) {
+            const int32_t steps = std::min(n, 3) + n * plan_.repetitions;
+            TERRACE_ASSIGN(selection, SyntheticSelection::create(runtime_, depth, plan_.batch,
+                                                                 steps, *plan_.locality));
+            if (selection) r.locality = plan_.locality;
+        }
         for (int32_t i = -1; i < plan_.repetitions; ++i) {
             std::vector<Sequence> sequences;
             for (int32_t s = 0; s < plan_.batch; ++s) {
@@ -186,8 +196,10 @@ class Bench {
             }
             const Stopwatch watch;
             const int32_t steps = i < 0 ? std::min(n, 3) : n;
-            for (int32_t t = 0; t < steps; ++t)
+            for (int32_t t = 0; t < steps; ++t) {
+                if (selection) TERRACE_TRY(selection->next());
                 TERRACE_TRY(decode_step(sequences));
+            }
             if (i >= 0) r.seconds.push_back(watch.seconds());
         }
         rows_.push_back(std::move(r));
@@ -237,7 +249,9 @@ Result<std::vector<BenchRow>> run_bench(Runtime& runtime, const BenchPlan& plan)
 std::string print_bench(const BenchTitle& t, const std::vector<BenchRow>& rows,
                         BenchFormat format) {
     const auto test = [](const BenchRow& r) {
-        return r.test + (r.how == Depth::filled ? " (depth filled)" : "");
+        if (r.how != Depth::filled) return r.test;
+        return r.test + (r.locality ? fmt::format(" (depth filled, {} of blocks kept)", *r.locality)
+                                    : " (depth filled)");
     };
     if (format == BenchFormat::json) {
         JsonOut json;
@@ -246,6 +260,7 @@ std::string print_bench(const BenchTitle& t, const std::vector<BenchRow>& rows,
         for (const BenchRow& r : rows) {
             json.begin_object().text("test", r.test).integer("depth", r.depth);
             json.flag("depth_filled", r.how == Depth::filled).integer("batch", r.batch);
+            if (r.locality) json.real("kv_locality", static_cast<double>(*r.locality));
             json.integer("tokens", r.tokens)
                 .real("mean", r.mean())
                 .real("deviation", r.deviation());
@@ -264,7 +279,8 @@ std::string print_bench(const BenchTitle& t, const std::vector<BenchRow>& rows,
             "model,bytes,backend,threads,test,depth_filled,tokens_per_second,deviation,notes\n";
         for (const BenchRow& r : rows)
             out += fmt::format("{},{},{},{},{},{},{:.4f},{:.4f},{}\n", csv_field(t.model), t.bytes,
-                               csv_field(t.backend), t.threads, csv_field(r.test),
+                               csv_field(t.backend), t.threads,
+                               csv_field(r.locality ? test(r) : r.test),
                                r.how == Depth::filled ? 1 : 0, r.mean(), r.deviation(),
                                csv_field(fmt::format("{}", fmt::join(t.notes, "; "))));
         return out;

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "common.h"
 #include "sampling.h"
+#include "stats.h"
 #include "text/chat_template.h"
 
 namespace terrace {
@@ -20,7 +21,6 @@ struct Options {
     CommonOptions common;
     SamplingOptions sampling;
     std::optional<std::string> system;
-    bool stats = false;
 };
 
 struct Conversation {
@@ -112,7 +112,7 @@ Result<int> run(const Options& o) {
             const int64_t before = engine.stats().generated_tokens;
             const Stopwatch watch;
             text = answer(engine, std::move(request));
-            if (o.stats)
+            if (o.common.stats)
                 fmt::print(stderr, "{} tokens in {:.2f} s\n",
                            engine.stats().generated_tokens - before, watch.seconds());
         }
@@ -130,6 +130,7 @@ Result<int> run(const Options& o) {
             forget_interrupt();
         }
     }
+    report_stats(opened, o.common);
     return status;
 }
 
@@ -148,7 +149,6 @@ Command chat_command() {
         {}};
     c.flags.heading("Conversation");
     c.flags.text("system", "TEXT", o->system, "System message at the beginning");
-    c.flags.toggle("stats", o->stats, "Print tokens and seconds of each answer");
     add_sampling_flags(c.flags, o->sampling);
     add_common_flags(c.flags, o->common, ModelFlag::required);
     adapt_presets(c.flags, o->common, "1", "");

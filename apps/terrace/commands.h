@@ -14,5 +14,6 @@ Command eval_command();
 Command inspect_command();
 Command plan_command();
 Command bench_command();
+Command sim_command();
 
 }  // namespace terrace

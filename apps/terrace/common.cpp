@@ -103,6 +103,8 @@ void add_common_flags(FlagSet& flags, CommonOptions& o, ModelFlag model) {
     flags.choice<MemSpace>("kv-raw", e.kv_raw,
                            {{"host", MemSpace::host_pinned}, {"vram", MemSpace::device}},
                            "Raw index keys when K and V are in host memory");
+    flags.size_or("kv-mirror", e.kv_mirror, {{"auto", kMirrorAuto}, {"off", 0}},
+                  "GPU memory for hot K/V blocks whose home is host memory");
     flags.choice<NgramPlacement>("ngram", e.ngram,
                                  {{"mapped", NgramPlacement::mapped},
                                   {"pread", NgramPlacement::pread},
@@ -114,6 +116,10 @@ void add_common_flags(FlagSet& flags, CommonOptions& o, ModelFlag model) {
                                 {{"on", Model::Graphs::on}, {"off", Model::Graphs::off}},
                                 "Replay decode steps as captured graphs (GPU)");
     flags.text("trace", "FILE", o.trace, "Write a timeline of operations (Chrome trace JSON)");
+    flags.text("kv-trace", "FILE", o.kv_trace,
+               "Record which K/V blocks decoded rows select, for terrace sim");
+    flags.toggle("stats", o.stats, "Print counters (and speeds, where text is made) at the end");
+    flags.text("stats-json", "FILE", o.stats_json, "Write the counters as a JSON document");
     add_output_flags(flags, o);
 }
 
@@ -128,6 +134,7 @@ EngineOptions engine_options(const CommonOptions& o) {
     EngineOptions e = o.engine;
     e.model = o.model;
     e.trace = o.trace;
+    e.kv_trace = o.kv_trace;
     e.backend.pinning = o.pin ? Pinning::cores : Pinning::off;
     return e;
 }

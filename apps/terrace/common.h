@@ -18,7 +18,8 @@ namespace terrace {
 struct CommonOptions {
     EngineOptions engine;
     std::string model;
-    std::string trace;
+    std::string trace, kv_trace, stats_json;
+    bool stats = false;
     bool pin = false, quiet = false, verbose = false, print_config = false;
 };
 

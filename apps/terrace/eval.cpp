@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "common.h"
 #include "json_out.h"
+#include "stats.h"
 
 namespace terrace {
 namespace {
@@ -122,6 +123,7 @@ Result<int> run(const Options& o) {
         print(cells, to);
     }
     if (to) out(json.end_object().take());
+    report_stats(*runtime, o.common);
     return 0;
 }
 

@@ -163,6 +163,30 @@ Flag& FlagSet::size(std::string name, uint64_t& to, std::string help) {
     return add(std::move(f));
 }
 
+Flag& FlagSet::size_or(std::string name, uint64_t& to,
+                       std::vector<std::pair<std::string, uint64_t>> words, std::string help) {
+    Flag f{std::move(name), std::move(help), "SIZE"};
+    f.preset = std::to_string(to);
+    std::string legal;
+    for (const auto& [word, value] : words) {
+        f.value_name += "|" + word;
+        legal += word + ", ";
+        if (value == to) f.preset = word;
+    }
+    f.set = [&to, words = std::move(words), legal](const std::string& text) -> Status {
+        for (const auto& [word, value] : words)
+            if (text == word) {
+                to = value;
+                return {};
+            }
+        const auto bytes = parse_size(text);
+        if (!bytes) return need(text, legal + "or bytes, with K, M, G or T, such as 512M");
+        to = *bytes;
+        return {};
+    };
+    return add(std::move(f));
+}
+
 Flag& FlagSet::text(std::string name, std::string value_name, std::string& to, std::string help) {
     Flag f{std::move(name), std::move(help), std::move(value_name)};
     f.preset = to;

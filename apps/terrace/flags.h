@@ -49,6 +49,9 @@ class FlagSet {
     Flag& real(std::string name, std::optional<float>& to, std::string preset, std::string help);
     Flag& real(std::string name, double& to, double low, double high, std::string help);
     Flag& size(std::string name, uint64_t& to, std::string help);  // 0, 512M, 1.5G
+    // A size, or one of the words.
+    Flag& size_or(std::string name, uint64_t& to,
+                  std::vector<std::pair<std::string, uint64_t>> words, std::string help);
     Flag& text(std::string name, std::string value_name, std::string& to, std::string help);
     Flag& text(std::string name, std::string value_name, std::optional<std::string>& to,
                std::string help);

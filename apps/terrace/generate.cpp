@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "common.h"
 #include "sampling.h"
+#include "stats.h"
 
 namespace terrace {
 namespace {
@@ -20,7 +21,7 @@ struct Options {
     SamplingOptions sampling;
     std::optional<std::string> prompt, prompt_file;
     int32_t n = 1;
-    bool memory = false, stats = false;
+    bool memory = false;
 };
 
 struct Output {
@@ -120,7 +121,8 @@ Result<int> run(const Options& o) {
         end_line(outputs[i].text);
     }
     if (o.memory) fmt::print(stderr, "used:\n{}", engine.runtime().report().table());
-    if (o.stats) print_stats(engine, outputs);
+    if (o.common.stats) print_stats(engine, outputs);
+    report_stats(engine.runtime(), o.common);
     for (const Output& output : outputs) {
         if (output.finish == FinishReason::failed) return Error{Code::internal, output.error};
         if (output.finish == FinishReason::context_full)
@@ -150,7 +152,6 @@ Command generate_command() {
                  "The prompt as a file (a final newline is dropped)");
     c.flags.integer("n", o->n, 1, 1024, "Sequences to generate at once, with seeds S, S+1, ...");
     c.flags.toggle("memory", o->memory, "Print the memory plan, and what was used in the end");
-    c.flags.toggle("stats", o->stats, "Print speeds and seeds");
     c.flags.clash("prompt", "prompt-file");
     add_sampling_flags(c.flags, o->sampling);
     add_common_flags(c.flags, o->common, ModelFlag::required);

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "common.h"
 #include "feed.h"
+#include "stats.h"
 #include "io/safetensors.h"
 
 namespace terrace {
@@ -70,6 +71,7 @@ Result<int> run(const Options& o) {
                                    {"format", "terrace logits"}}));
     out(fmt::format("{}: logits [{}, {}], {:.1f} t/s\n", o.out, n, config.vocab,
                     static_cast<double>(n) / seconds));
+    report_stats(*runtime, o.common);
     return 0;
 }
 

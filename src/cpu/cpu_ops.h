@@ -48,6 +48,9 @@ class CpuOps final : public Ops {
     Status qsa_pool(Stream&, const QsaPoolArgs&) override;
     Status index_scores(Stream&, const IndexScoresArgs&) override;
     Status select_blocks(Stream&, const SelectBlocksArgs&) override;
+    Status resolve_blocks(Stream&, const ResolveBlocksArgs& a) override {
+        return resolve_blocks_on_host(a);
+    }
     Status attend(Stream&, const AttendArgs&) override;
     Status route(Stream&, const RouteArgs&) override;
     Status moe(Stream&, const MoeArgs&) override;

@@ -61,6 +61,9 @@ class CudaOps final : public Ops {
     Status select_blocks(Stream& s, const SelectBlocksArgs& a) override {
         return cuda::select_blocks(at(s), a);
     }
+    Status resolve_blocks(Stream& s, const ResolveBlocksArgs& a) override {
+        return cuda::resolve_blocks(at(s), a);
+    }
     Status attend(Stream& s, const AttendArgs& a) override { return cuda::attend(at(s), a); }
     Status route(Stream& s, const RouteArgs& a) override { return cuda::route(at(s), a); }
     Status moe(Stream& s, const MoeArgs& a) override { return cuda::moe(at(s), a); }

@@ -23,6 +23,9 @@ enum class KvOffload : uint8_t {
     fit    // the device's memory while the plan fits there, else the host's
 };
 
+// EngineOptions::kv_mirror: as large as is useful and fits, where K and V are on the host.
+constexpr uint64_t kMirrorAuto = UINT64_MAX;
+
 struct EngineOptions {
     std::filesystem::path model;  // folder of an EXL3 pack or a plain checkpoint
     BackendOptions backend;
@@ -34,12 +37,16 @@ struct EngineOptions {
     PlaneType kv_type = PlaneType::f16;
     KvOffload kv_offload = KvOffload::fit;
     MemSpace kv_raw = MemSpace::host_pinned;  // of raw index keys when K and V are on the host
+    // Bytes of K/V blocks that are mirrored in the device's memory, all layers together; 0: none.
+    uint64_t kv_mirror = kMirrorAuto;
     NgramPlacement ngram = NgramPlacement::mapped;
     uint64_t host_limit = 0;  // bytes; 0: what the machine has available
     uint64_t vram_limit = 0;  // bytes; 0: what the GPU has free
     // Replay decode steps as captured graphs where the device has them.
     Model::Graphs graphs = Model::Graphs::on;
     std::filesystem::path trace;  // Chrome trace of every operation; turns graphs off
+    std::filesystem::path
+        kv_trace;  // selections of decoded rows (tier/kv_trace.h); turns graphs off
 };
 
 struct SamplingParams {

@@ -105,6 +105,10 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
         {Role::kv, plane_tokens * planes.kv_bytes_per_token(), host,
          fmt::format("{}, {} B/token", pages,
                      static_cast<uint64_t>(planes.layers) * planes.kv_bytes_per_token())});
+    const int32_t mirrored = mirror_slots(planes, o);
+    plan.rows.push_back({Role::kv_mirror, KvMirror::bytes(planes, mirrored), host,
+                         fmt::format("{} layers x {} blocks of {} tokens", planes.layers, mirrored,
+                                     planes.block_tokens)});
     plan.rows.push_back(
         {Role::raw_index, plane_tokens * planes.raw_bytes_per_token(), host, pages});
     plan.rows.push_back({Role::pooled_index, pooled_bytes, host, pages});
@@ -142,6 +146,56 @@ void place_planes(const ModelConfig& config, const std::map<std::string, WeightC
     const MemoryPlan plan = plan_memory(config, classes, options, ops, home);
     if (plan.device_limit != 0 && plan.total(MemSpace::device) > plan.device_limit)
         options.kv_offload = KvOffload::host;
+}
+
+namespace {
+// As many blocks a layer as a mirror may have of itself. 8192 are 64 MiB a layer of the real model:
+// sixteen steps' worth of other blocks. Fewer than 1024 push out each other within a step.
+constexpr int32_t kMostAutoSlots = 8192, kFewestAutoSlots = 1024;
+
+uint64_t block_bytes(const PlaneGeometry& g) {
+    return static_cast<uint64_t>(g.block_tokens) * g.kv_bytes_per_token();
+}
+}  // namespace
+
+int32_t mirror_slots(const PlaneGeometry& g, const EngineOptions& o) {
+    if (o.kv_mirror == kMirrorAuto || o.kv_mirror == 0 || g.layers == 0) return 0;
+    const uint64_t blocks =
+        static_cast<uint64_t>(g.pages) * static_cast<uint64_t>(kPageTokens / g.block_tokens);
+    const uint64_t of_size = o.kv_mirror / (static_cast<uint64_t>(g.layers) * block_bytes(g));
+    return static_cast<int32_t>(std::min(blocks, std::max<uint64_t>(of_size, 1)));
+}
+
+void place_mirror(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
+                  EngineOptions& options, const Ops* ops, const WeightHome& home) {
+    const bool own_memory = home.space == MemSpace::device;
+    const bool on_host = own_memory && options.kv_offload == KvOffload::host;
+    if (own_memory && !on_host) {
+        if (options.kv_mirror != kMirrorAuto && options.kv_mirror != 0)
+            log_warn("--kv-mirror is of no use: K and V are in GPU memory");
+        options.kv_mirror = 0;
+        return;
+    }
+    const PlaneGeometry g = plane_geometry(config, options);
+    const auto set = [&](int32_t slots) {
+        options.kv_mirror =
+            static_cast<uint64_t>(slots) * static_cast<uint64_t>(g.layers) * block_bytes(g);
+    };
+    if (options.kv_mirror != kMirrorAuto) return set(mirror_slots(g, options));
+    options.kv_mirror = 0;
+    if (!on_host) return;
+    const MemoryPlan plan = plan_memory(config, classes, options, ops, home);
+    for (int32_t slots = kMostAutoSlots; slots >= kFewestAutoSlots; slots /= 2) {
+        set(slots);
+        const int32_t fewer = mirror_slots(g, options);  // the pool may have fewer blocks
+        if (plan.device_limit == 0 ||
+            plan.total(MemSpace::device) + KvMirror::bytes(g, fewer) <= plan.device_limit)
+            return set(fewer);
+    }
+    options.kv_mirror = 0;
+    log_warn(
+        "no GPU memory is left for a mirror of K/V blocks: every step reads its blocks from "
+        "host memory");
 }
 
 WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes) {
@@ -184,6 +238,7 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
             options_.vram_limit = device.free_bytes() + device_budget().used();
     }
     place_planes(config, weights.classes, options_, backend_.ops.get(), home);
+    place_mirror(config, weights.classes, options_, backend_.ops.get(), home);
     plan_ = plan_memory(config, weights.classes, options_, backend_.ops.get(), home);
     TERRACE_TRY(plan_.check());
     const PlaneGeometry geometry = plane_geometry(config, options_);
@@ -212,12 +267,29 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
     TERRACE_TRY(backend_.ops->reserve(ops_limits));
     TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(device, device_budget(), budget_, geometry));
     planes.grow_in_background();
+    if (const int32_t slots = mirror_slots(geometry, options_); slots > 0) {
+        TERRACE_ASSIGN(KvMirror mirror,
+                       KvMirror::create(device, *stream_, device_budget(), geometry, slots));
+        planes.add_mirror(std::move(mirror));
+    }
     TERRACE_ASSIGN(StatePool states,
                    StatePool::create(device, device_budget(),
                                      Model::state_geometry(config, 2 * options_.max_seqs)));
     store_ = std::make_unique<SequenceStore>(std::move(planes), std::move(states));
     TERRACE_ASSIGN(model_, Model::create(config, std::move(weights), std::move(tables), device,
                                          *backend_.ops, device_budget(), budget_, limits));
+    if (!options_.kv_trace.empty()) {
+        if (options_.graphs == Model::Graphs::on && device.has_graphs())
+            log_warn(
+                "--kv-trace: decode steps are not replayed as graphs, and wait at every layer");
+        options_.graphs = Model::Graphs::off;
+        TERRACE_ASSIGN(
+            KvTraceWriter writer,
+            KvTraceWriter::create(options_.kv_trace, static_cast<uint32_t>(geometry.layers),
+                                  static_cast<uint32_t>(geometry.block_tokens)));
+        kv_trace_.emplace(std::move(writer), *stream_, config);
+        model_->observe(&*kv_trace_);
+    }
     model_->use_graphs(options_.graphs);
     return {};
 }
@@ -278,6 +350,9 @@ Result<std::unique_ptr<Runtime>> Runtime::open_synthetic(const EngineOptions& op
 
 // Operations may still point into the model's memory while they die; the model goes first.
 Runtime::~Runtime() {
+    if (kv_trace_)
+        if (const Status s = kv_trace_->close(); !s)
+            log_warn(fmt::format("--kv-trace: {}", s.error().message));
     model_.reset();
     store_.reset();
     stream_.reset();
@@ -288,6 +363,12 @@ MemoryPlan Runtime::report() const {
     for (MemoryRow& row : now.rows)
         row.bytes = (row.space == MemSpace::device ? device_budget_ : budget_).used(row.role);
     return now;
+}
+
+Result<std::vector<MirrorCounters>> Runtime::mirror_counters() const {
+    const KvMirror* const mirror = store_->planes().mirror();
+    if (!mirror) return std::vector<MirrorCounters>{};
+    return mirror->read_counters(*stream_);
 }
 
 int64_t Runtime::ngram_rows_read() const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "engine/kv_trace_observer.h"
 #include "engine/options.h"
 #include "model/model.h"
 #include "model/placement.h"
@@ -40,6 +41,8 @@ class Runtime {
     const MemoryPlan& plan() const { return plan_; }  // made before anything was allocated
     MemoryPlan report() const;                        // what is charged now, in the same rows
     int64_t ngram_rows_read() const;
+    // Of the K/V mirror, one per sparse-attention layer; empty without one. Waits for the stream.
+    Result<std::vector<MirrorCounters>> mirror_counters() const;
 
   private:
     Runtime() : budget_("host memory", 0), device_budget_("GPU memory", 0) {}
@@ -62,6 +65,7 @@ class Runtime {
     std::unique_ptr<Stream> stream_;
     std::unique_ptr<SequenceStore> store_;
     std::unique_ptr<Model> model_;
+    std::optional<KvTraceObserver> kv_trace_;
 };
 
 // Sizes of the largest step under these options.
@@ -83,6 +87,13 @@ PlaneGeometry plane_geometry(const ModelConfig& config, const EngineOptions& opt
 // Decides KvOffload::fit: the device's memory while the plan keeps within its limit.
 void place_planes(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
                   EngineOptions& options, const Ops* ops, const WeightHome& home);
+
+// Decides kMirrorAuto, after place_planes(): nothing unless K and V are on the host of a device with
+// its own memory, else as many blocks as fit beside the plan. An explicit size becomes whole blocks.
+void place_mirror(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
+                  EngineOptions& options, const Ops* ops, const WeightHome& home);
+// Blocks a layer in the mirror, of a size that is decided.
+int32_t mirror_slots(const PlaneGeometry& planes, const EngineOptions& options);
 
 // Where weights of these classes would live, before any was read: sizes as in the files.
 WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes);

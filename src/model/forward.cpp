@@ -143,6 +143,7 @@ Status Model::forward(Stream& stream, const SequenceStore& store, const StepInpu
             return Error{
                 Code::invalid_argument,
                 fmt::format("token id {} is outside the vocabulary 0..{}", t, config_.vocab - 1)};
+    if (observer_) observer_->begin(in);
     TERRACE_TRY(upload(stream, in));
     TERRACE_TRY(gather_ngrams(stream, in));
     // One row a sequence, each wanting its logits: the steady state of decoding.

@@ -72,6 +72,10 @@ Status Model::qsa_layer(Stream& stream, const SequenceStore& store, const LayerW
     if (sparse) {
         attend.blocks = b.blocks;
         attend.counts = b.counts;
+        const bool decode = step_.n_rows == list_rows_ && step_.n_seqs == list_rows_;
+        const auto lists = static_cast<size_t>(list_rows_) * static_cast<size_t>(top);
+        if (decode && !lists_.empty())
+            attend.blocks = lists_.sub(static_cast<size_t>(index) * lists, lists);
     }
     for (int32_t row = 0; row < step_.n_rows; row += b.slab_rows) {
         const int32_t rows = std::min(b.slab_rows, step_.n_rows - row);
@@ -84,9 +88,37 @@ Status Model::qsa_layer(Stream& stream, const SequenceStore& store, const LayerW
         }
         attend.first_row = row;
         attend.rows = rows;
+        TERRACE_TRY(resolve(stream, store, attend, index));
         TERRACE_TRY(ops_->attend(stream, attend));
     }
     return linear(stream, b.mixed, {{&w.out, b.y}});
+}
+
+// The decoded rows of an attention call bring their blocks to the mirror, if there is one.
+Status Model::resolve(Stream& stream, const SequenceStore& store, const AttendArgs& attend,
+                      int32_t index) {
+    const KvMirror* const mirror = store.planes().mirror();
+    if (!mirror) return {};
+    for (int32_t i = 0; i < step_.runs.n; ++i) {
+        const RowRun& run = step_.runs.data[i];
+        const int32_t first = std::max(run.row0, attend.first_row);
+        const int32_t end = std::min(run.row0 + run.n_rows, attend.first_row + attend.rows);
+        if (run.kind != RowKind::decode || first >= end) continue;
+        ResolveBlocksArgs args;
+        args.step = step_;
+        args.kv = attend.kv;
+        args.mirror = mirror->tables(index);
+        args.first_row = first;
+        args.rows = end - first;
+        args.top = attend.top;
+        const auto skip = static_cast<size_t>(first - attend.first_row);
+        if (!attend.counts.empty()) {
+            args.blocks = attend.blocks.from(skip * static_cast<size_t>(attend.top));
+            args.counts = attend.counts.from(skip);
+        }
+        TERRACE_TRY(ops_->resolve_blocks(stream, args));
+    }
+    return {};
 }
 
 }  // namespace terrace

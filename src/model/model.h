@@ -42,6 +42,8 @@ struct StepInput {
 class StepObserver {
   public:
     virtual ~StepObserver() = default;
+    // Before everything else of a step.
+    virtual void begin(const StepInput&) {}
     // Residual streams [rows][streams*hidden] after a layer.
     virtual void after_layer(LayerIx, int32_t rows, DevSpan<const float> h) = 0;
     // Blocks that rows [first_row, first_row + rows) of a sparse layer attend to, [rows][top].
@@ -77,6 +79,16 @@ class Model {
 
     void observe(StepObserver* observer) { observer_ = observer; }
 
+    // For measurements with random weights, whose selections have no likeness from step to step:
+    // decode steps of `rows` sequences select as ever, but attend to these lists, [sparse layers]
+    // [rows][top], ascending blocks below every row's complete ones. The caller may change them
+    // between steps; the address is part of captured steps. Empty: off, the preset.
+    void replace_selection(DevSpan<const int32_t> lists, int32_t rows) {
+        lists_ = lists;
+        list_rows_ = rows;
+        captured_.clear();
+    }
+
     // Decode steps of a shape seen before are captured once and replayed where the device has
     // graphs; off: every step is launched operation by operation, with the same bits.
     enum class Graphs : uint8_t { off, on };
@@ -104,6 +116,8 @@ class Model {
                      int32_t gdn_index);
     Status qsa_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
                      LayerIx index, int32_t qsa_index);
+    Status resolve(Stream& stream, const SequenceStore& store, const AttendArgs& attend,
+                   int32_t qsa_index);
     Status moe_layer(Stream& stream, const LayerWeights& layer, LayerIx index);
     Status ple(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
                int32_t ple_index);
@@ -137,6 +151,8 @@ class Model {
     std::map<Shape, Parts> captured_;
     Parts* recording_ = nullptr;  // while a step is being captured
     int64_t replays_ = 0;
+    DevSpan<const int32_t> lists_;  // see replace_selection()
+    int32_t list_rows_ = 0;
 };
 
 }  // namespace terrace

@@ -261,6 +261,43 @@ class EmulatedOps final : public Ops {
             }));
     }
 
+    Status resolve_blocks(Stream& s, const ResolveBlocksArgs& a) override {
+        return queue(
+            s, "resolve_blocks",
+            [a](Touched& t) {
+                reads_step(t, a.step);
+                reads(t, first(a.blocks, int64_t{a.rows} * a.top));
+                reads(t, first(a.counts, a.rows));
+                const BlockMirror& m = a.mirror;
+                const auto all = [&t](const auto* data, int64_t n, AccessKind kind) {
+                    t.push_back(
+                        {reinterpret_cast<const std::byte*>(data), z(n) * sizeof(*data), kind});
+                };
+                all(m.head, 1, AccessKind::write);
+                all(m.owner, m.n, AccessKind::write);
+                all(m.used, m.n, AccessKind::write);
+                all(m.spare, 2 * m.spares_most(), AccessKind::write);
+                // What the slots hold now may be unpublished; what the rows ask for is looked up,
+                // and its bytes are copied to any slot.
+                for (int32_t slot = 0; slot < m.n; ++slot)
+                    if (m.owner[slot] >= 0) all(m.slots + m.owner[slot], 1, AccessKind::write);
+                all(a.kv.mirror, m.n * static_cast<int64_t>(2 * a.kv.half_extent_bytes()),
+                    AccessKind::write);
+                for_history(
+                    a.step, a.first_row, a.rows, [&](int32_t page, int32_t offset, int32_t n) {
+                        const int32_t from = offset / a.kv.block_tokens;
+                        const int32_t to = (offset + n - 1) / a.kv.block_tokens;
+                        all(m.slots + a.kv.number(page, from), to - from + 1, AccessKind::write);
+                        t.push_back({a.kv.home(page, from),
+                                     z(to - from + 1) * 2 * a.kv.half_extent_bytes(),
+                                     AccessKind::read});
+                    });
+            },
+            with_step(a, [this](const ResolveBlocksArgs& b) {
+                return inner_->resolve_blocks(*inline_, b);
+            }));
+    }
+
     Status attend(Stream& s, const AttendArgs& a) override {
         return queue(
             s, "attend",

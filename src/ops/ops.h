@@ -9,6 +9,7 @@
 
 #include "base/worker_pool.h"
 #include "ops/args.h"
+#include "ops/mirror_args.h"
 
 namespace terrace {
 
@@ -42,6 +43,7 @@ class Ops {
     virtual Status qsa_pool(Stream&, const QsaPoolArgs&) = 0;
     virtual Status index_scores(Stream&, const IndexScoresArgs&) = 0;
     virtual Status select_blocks(Stream&, const SelectBlocksArgs&) = 0;
+    virtual Status resolve_blocks(Stream&, const ResolveBlocksArgs&) = 0;
     virtual Status attend(Stream&, const AttendArgs&) = 0;
     virtual Status route(Stream&, const RouteArgs&) = 0;
     virtual Status moe(Stream&, const MoeArgs&) = 0;
@@ -52,6 +54,9 @@ class Ops {
 
 // One row of sample_candidates in a plain loop; allocates nothing.
 void sample_candidates_row(const SampleCandidatesArgs& args, int32_t row);
+
+// resolve_blocks where compute runs on the host; allocates nothing.
+Status resolve_blocks_on_host(const ResolveBlocksArgs& args);
 
 // Plain loops with double sums: slow, and right. Needs no CPU feature.
 std::unique_ptr<Ops> make_reference_ops();

@@ -60,6 +60,9 @@ class TracedOps final : public Ops {
     Status select_blocks(Stream& s, const SelectBlocksArgs& a) override {
         return span(s, "select_blocks", a.rows, [&] { return inner_->select_blocks(s, a); });
     }
+    Status resolve_blocks(Stream& s, const ResolveBlocksArgs& a) override {
+        return span(s, "resolve_blocks", a.rows, [&] { return inner_->resolve_blocks(s, a); });
+    }
     Status attend(Stream& s, const AttendArgs& a) override {
         return span(s, "attend", a.rows, [&] { return inner_->attend(s, a); });
     }

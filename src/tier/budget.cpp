@@ -18,6 +18,8 @@ std::string_view to_string(Role role) {
             return "n-gram table";
         case Role::kv:
             return "K/V planes";
+        case Role::kv_mirror:
+            return "K/V mirror";
         case Role::raw_index:
             return "raw index plane";
         case Role::pooled_index:

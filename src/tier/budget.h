@@ -23,6 +23,7 @@ enum class Role : uint8_t {
     experts,       // routed experts
     ngram,         // n-gram table, its cache and its gathered rows
     kv,            // K and V planes
+    kv_mirror,     // copies of hot K/V blocks in the device's memory, and their tables
     raw_index,     // raw index keys
     pooled_index,  // pooled index keys
     state,         // recurrent state: GDN, convolutions, n-gram injection
@@ -31,7 +32,7 @@ enum class Role : uint8_t {
     workspace,     // a backend's scratch
     logits,
 };
-constexpr int kRoles = 11;
+constexpr int kRoles = 12;
 std::string_view to_string(Role role);
 
 class Budget;

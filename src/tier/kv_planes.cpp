@@ -69,8 +69,10 @@ Result<KvPlanes> KvPlanes::create(Device& device, Budget& budget, Budget& host_b
 }
 
 RowSource KvPlanes::rows(int32_t i) const {
-    return RowSource{layers_[z(i)].kv.buffer.device_pointer(), geometry_.type, geometry_.kv_heads,
+    RowSource source{layers_[z(i)].kv.buffer.device_pointer(), geometry_.type, geometry_.kv_heads,
                      geometry_.head_dim, geometry_.block_tokens};
+    if (mirror_) mirror_->apply(i, source);
+    return source;
 }
 
 IndexPlanes KvPlanes::index(int32_t i) const {
@@ -83,6 +85,7 @@ Status KvPlanes::copy_page(Stream& stream, PageId from, PageId to, int32_t n) co
     TERRACE_CHECK(n >= 1 && n <= kPageTokens && from != to);
     const PlaneGeometry& g = geometry_;
     const int32_t whole = n / g.block_tokens, rest = n % g.block_tokens;
+    TERRACE_TRY(forget(stream, to));
     for (int32_t i = 0; i < g.layers; ++i) {
         const RowSource kv = rows(i);
         if (whole > 0)

@@ -8,11 +8,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/types.h"
 #include "device/planes.h"
 #include "tier/budget.h"
+#include "tier/kv_mirror.h"
 #include "tier/plane_growth.h"
 
 namespace terrace {
@@ -56,6 +58,14 @@ class KvPlanes {
     // never scored, and is rebuilt when its block completes). 1 <= n <= 256.
     Status copy_page(Stream& stream, PageId from, PageId to, int32_t n) const;
 
+    // Copies of hot blocks in faster memory; rows() then leads readers there. Whoever writes K or V
+    // at home by other ways than operations or copy_page() calls forget() for the page.
+    void add_mirror(KvMirror mirror) { mirror_ = std::move(mirror); }
+    const KvMirror* mirror() const { return mirror_ ? &*mirror_ : nullptr; }
+    Status forget(Stream& stream, PageId page) const {
+        return mirror_ ? mirror_->forget(stream, page) : Status{};
+    }
+
   private:
     struct Layer {
         ChargedBuffer kv, raw, pooled;
@@ -63,6 +73,7 @@ class KvPlanes {
     PlaneGeometry geometry_;
     std::vector<Layer> layers_;
     std::unique_ptr<PlaneGrowth> growth_;  // dies before the planes
+    std::optional<KvMirror> mirror_;
 };
 
 }  // namespace terrace

@@ -44,6 +44,7 @@ class TiledOps final : public Ops {
     Status qsa_pool(Stream&, const QsaPoolArgs&) override { return none(); }
     Status index_scores(Stream&, const IndexScoresArgs&) override { return none(); }
     Status select_blocks(Stream&, const SelectBlocksArgs&) override { return none(); }
+    Status resolve_blocks(Stream&, const ResolveBlocksArgs&) override { return none(); }
     Status attend(Stream&, const AttendArgs&) override { return none(); }
     Status route(Stream&, const RouteArgs&) override { return none(); }
     Status ple_inject(Stream&, const PleInjectArgs&) override { return none(); }

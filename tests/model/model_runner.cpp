@@ -24,8 +24,12 @@ ModelRunner::ModelRunner(const std::string& name, Ops& ops, const Options& optio
     PlaneGeometry geometry = Model::plane_geometry(c, options.planes, pages);
     geometry.kv_space = options.kv_space;
     geometry.raw_space = options.raw_space;
+    KvPlanes planes = must(KvPlanes::create(*device_, budget_, budget_, geometry));
+    if (options.mirror_slots > 0)
+        planes.add_mirror(
+            must(KvMirror::create(*device_, *stream_, budget_, geometry, options.mirror_slots)));
     store_ = std::make_unique<SequenceStore>(
-        must(KvPlanes::create(*device_, budget_, budget_, geometry)),
+        std::move(planes),
         must(StatePool::create(*device_, budget_, Model::state_geometry(c, 2 * options.seqs))));
     ModelWeights weights = must(bind_weights(*dir_));
     EXPECT_TRUE(weights.unknown.empty()) << weights.unknown.front();

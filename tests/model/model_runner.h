@@ -25,6 +25,7 @@ class ModelRunner : public StepObserver {
         int32_t seqs = 4;
         NgramPlacement ngram = NgramPlacement::mapped;
         MemSpace kv_space = MemSpace::device, raw_space = MemSpace::device;
+        int32_t mirror_slots = 0;  // of every layer
         Device* device = nullptr;  // null: a host device of the runner's own
         bool observe = true;       // off: steps of one row each may be replayed as graphs
     };

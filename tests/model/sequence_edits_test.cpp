@@ -26,6 +26,7 @@ struct BackendCase {
     std::function<TestBackend()> make;
     PlaneType planes;
     MemSpace kv_space = MemSpace::device, raw_space = MemSpace::device;
+    int32_t mirror_slots = 0;
 };
 
 TestBackend reference_backend() {
@@ -93,7 +94,7 @@ Picture picture_of(ModelRunner& run, const SequenceMemory& m) {
             const int32_t page = m.block_table()[static_cast<size_t>(p / kPageTokens)];
             const int32_t offset = p % kPageTokens;
             const std::byte* k =
-                rows.block(page, offset / block) + static_cast<size_t>(offset % block) * row;
+                rows.home(page, offset / block) + static_cast<size_t>(offset % block) * row;
             reader.add(out.kv, k, row);
             reader.add(out.kv, k + rows.half_extent_bytes(), row);
             reader.add(out.raw,
@@ -140,6 +141,7 @@ class SequenceEdits : public ::testing::TestWithParam<BackendCase> {
         o.max_tokens = 512;
         o.kv_space = GetParam().kv_space;
         o.raw_space = GetParam().raw_space;
+        o.mirror_slots = GetParam().mirror_slots;
         if (backend_.emulated) {
             o.device = backend_.emulated.get();
             o.observe = false;  // decoded rows are replayed as graphs
@@ -301,7 +303,13 @@ INSTANTIATE_TEST_SUITE_P(
                       BackendCase{"emulated_kv_on_host", [] { return emulated_backend(2); },
                                   PlaneType::f16, MemSpace::host_pinned, MemSpace::device},
                       BackendCase{"emulated_planes_on_host", [] { return emulated_backend(3); },
-                                  PlaneType::f16, MemSpace::host_pinned, MemSpace::host_pinned}),
+                                  PlaneType::f16, MemSpace::host_pinned, MemSpace::host_pinned},
+                      BackendCase{"cpu_mirror_40", cpu_backend, PlaneType::f16, MemSpace::device,
+                                  MemSpace::device, 40},
+                      BackendCase{"emulated_mirror_24", [] { return emulated_backend(4); },
+                                  PlaneType::f16, MemSpace::host_pinned, MemSpace::host_pinned, 24},
+                      BackendCase{"emulated_mirror_600", [] { return emulated_backend(5); },
+                                  PlaneType::f16, MemSpace::host_pinned, MemSpace::device, 600}),
     [](const auto& p) { return std::string(p.param.name); });
 
 }  // namespace

@@ -11,6 +11,7 @@ Status qsa_prepare(const Launch& launch, const QsaPrepareArgs& args);
 Status qsa_pool(const Launch& launch, const QsaPoolArgs& args);
 Status index_scores(const Launch& launch, const IndexScoresArgs& args);
 Status select_blocks(const Launch& launch, const SelectBlocksArgs& args);
+Status resolve_blocks(const Launch& launch, const ResolveBlocksArgs& args);
 Status attend(const Launch& launch, const AttendArgs& args);
 
 }  // namespace terrace::cuda
