@@ -16,7 +16,7 @@ namespace {
 
 struct Options {
     CommonOptions common;
-    BenchPlan plan{{512}, {128}, {0}};
+    BenchPlan plan{.prompts = {512}, .generated = {128}, .depths = {0}, .locality = {}};
     BenchFormat output = BenchFormat::md;
     std::optional<std::string> synthetic;
     SyntheticOptions weights;

@@ -277,10 +277,17 @@ class EmulatedOps final : public Ops {
                 all(m.owner, m.n, AccessKind::write);
                 all(m.used, m.n, AccessKind::write);
                 all(m.spare, 2 * m.spares_most(), AccessKind::write);
-                // What the slots hold now may be unpublished; what the rows ask for is looked up,
-                // and its bytes are copied to any slot.
-                for (int32_t slot = 0; slot < m.n; ++slot)
-                    if (m.owner[slot] >= 0) all(m.slots + m.owner[slot], 1, AccessKind::write);
+                // Entries of blocks that slots hold may be unpublished: all between the first and the
+                // last of them. What the rows ask for is looked up, and copied to any slot.
+                int32_t first_owned = INT32_MAX, last_owned = -1;
+                for (int32_t slot = 0; slot < m.n; ++slot) {
+                    if (m.owner[slot] < 0) continue;
+                    first_owned = std::min(first_owned, m.owner[slot]);
+                    last_owned = std::max(last_owned, m.owner[slot]);
+                }
+                if (last_owned >= 0)
+                    all(m.slots + first_owned, int64_t{last_owned} - first_owned + 1,
+                        AccessKind::write);
                 all(a.kv.mirror, m.n * static_cast<int64_t>(2 * a.kv.half_extent_bytes()),
                     AccessKind::write);
                 for_history(

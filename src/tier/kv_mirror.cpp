@@ -67,6 +67,7 @@ Result<KvMirror> KvMirror::create(Device& device, Stream& stream, Budget& budget
         layer.tables.n = n_slots;
         mirror.layers_.push_back(std::move(layer));
     }
+    TERRACE_TRY(stream.synchronize());  // who gives up opening frees nothing that is being cleared
     return mirror;
 }
 

@@ -188,6 +188,7 @@ TEST(Memory, PlanesMoveToTheHostWhenTheDeviceIsTooSmall) {
     EngineOptions o = demo_options();
     o.backend.device = "emulated:4";
     o.kv_offload = KvOffload::off;
+    o.kv_mirror = 0;
     const auto roomy = must(Runtime::open(o));
     const uint64_t planes = roomy->plan().bytes(Role::kv) + roomy->plan().bytes(Role::raw_index);
     o.kv_offload = KvOffload::fit;
@@ -201,6 +202,29 @@ TEST(Memory, PlanesMoveToTheHostWhenTheDeviceIsTooSmall) {
     ASSERT_FALSE(refused.has_value());
     EXPECT_THAT(refused.error().message, HasSubstr("GPU memory: the plan needs"));
     EXPECT_THAT(refused.error().message, HasSubstr("--vram-limit"));
+}
+
+TEST(Memory, TheMirrorTakesWhatFitsBesideTheRest) {
+    EngineOptions o = demo_options();
+    o.backend.device = "emulated:4";
+    o.kv_offload = KvOffload::host;
+    o.kv_mirror = 0;
+    const uint64_t bare = must(Runtime::open(o))->plan().total(MemSpace::device);
+    o.kv_mirror = kMirrorAuto;
+    const auto roomy = must(Runtime::open(o));
+    const PlaneGeometry g = plane_geometry(roomy->config(), roomy->options());
+    const auto blocks = std::min(8192, g.pages * (kPageTokens / g.block_tokens));
+    EXPECT_EQ(mirror_slots(g, roomy->options()), blocks);
+    EXPECT_EQ(roomy->report().bytes(Role::kv_mirror), KvMirror::bytes(g, blocks));
+    o.vram_limit = bare + KvMirror::bytes(g, 1024);
+    EXPECT_EQ(mirror_slots(g, must(Runtime::open(o))->options()), 1024);
+    o.vram_limit = bare + KvMirror::bytes(g, 1024) - 1;
+    EXPECT_EQ(mirror_slots(g, must(Runtime::open(o))->options()), 0);
+    o.vram_limit = 0;
+    o.kv_mirror = 100'000;
+    EXPECT_EQ(mirror_slots(g, must(Runtime::open(o))->options()), 100'000 / 2 / 2048);
+    o.kv_offload = KvOffload::off;
+    EXPECT_EQ(must(Runtime::open(o))->plan().bytes(Role::kv_mirror), 0u);
 }
 
 TEST(Memory, ContextBeyondTheLimitIsRefusedBeforeAnythingIsAllocated) {

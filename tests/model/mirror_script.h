@@ -45,7 +45,12 @@ inline std::vector<float> mirror_script(ModelRunner& run, int32_t prompt, int32_
     must(run.store().restore(run.stream(), a.memory));
     a.tokens.resize(static_cast<size_t>(a.memory.length()));
     decode({&a, &b}, steps);
-    // A fork copies the last page and shares the others; a writer into a shared page copies it.
+    {
+        auto gone = run.start();
+        keep({run.feed(gone, tokens(200), 128)});
+        decode({&gone}, steps);
+    }
+    // A fork copies the last page, to the one just freed, whose blocks are in the mirror, and shares the others; a writer into a shared page copies it.
     ModelRunner::Sequence c{must(run.store().fork(run.stream(), a.memory, 16)), a.tokens};
     decode({&a, &c}, steps);
     // Rows of both kinds in one step.

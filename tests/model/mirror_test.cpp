@@ -41,7 +41,8 @@ TEST(KvMirrorModel, AnySizeGivesTheBitsWithoutOneOnTheHost) {
             if (slots == 0) continue;
             const MirrorCounters c = total(run);
             EXPECT_GT(c.copied, 0u);
-            if (slots == 1024) EXPECT_GT(c.hits(), c.entries * 8 / 10) << name;
+            if (slots < 1024) continue;
+            EXPECT_GT(c.hits(), c.entries * 8 / 10) << name;
         }
     }
 }

@@ -308,7 +308,7 @@ INSTANTIATE_TEST_SUITE_P(
                                   MemSpace::device, 40},
                       BackendCase{"emulated_mirror_24", [] { return emulated_backend(4); },
                                   PlaneType::f16, MemSpace::host_pinned, MemSpace::host_pinned, 24},
-                      BackendCase{"emulated_mirror_600", [] { return emulated_backend(5); },
+                      BackendCase{"emulated_mirror_600", [] { return emulated_backend(3); },
                                   PlaneType::f16, MemSpace::host_pinned, MemSpace::device, 600}),
     [](const auto& p) { return std::string(p.param.name); });
 

@@ -58,10 +58,10 @@ TEST(CommandLine, FlagWithoutItsValueIsAnError) {
 
 TEST(CommandLine, ValueThatCannotBeReadIsAnErrorThatNamesTheFlag) {
     const std::vector<std::pair<std::string, std::string>> bad = {
-        {"--ctx", "12x"},          {"--ctx", ""},        {"--threads", "-1"},
-        {"--isa", "sse2"},         {"--kv-dtype", "f8"}, {"--ngram", "cloud"},
-        {"--host-limit", "1 GB"},  {"--ctx", "1e3"},     {"--max-seqs", "99999999999999999999"},
-        {"--activations", "int4"},
+        {"--ctx", "12x"},          {"--ctx", ""},           {"--threads", "-1"},
+        {"--isa", "sse2"},         {"--kv-dtype", "f8"},    {"--ngram", "cloud"},
+        {"--host-limit", "1 GB"},  {"--ctx", "1e3"},        {"--max-seqs", "99999999999999999999"},
+        {"--activations", "int4"}, {"--kv-mirror", "some"},
     };
     for (const auto& [flag, value] : bad)
         expect_complaint(run_terrace(plan_with({flag, value})), 2,
