@@ -154,41 +154,24 @@ Status Model::forward(Stream& stream, const SequenceStore& store, const StepInpu
     return run_layers(stream, store, static_cast<int32_t>(in.logit_rows.size()));
 }
 
-// Layers before which a captured step is cut: the first part is launched in the time that the
-// device takes for a fraction of it, and each further one while the part before computes.
-constexpr int32_t kPartStarts[] = {2, 16};
-
-Status Model::next_part(Stream& stream) {
-    TERRACE_ASSIGN(std::unique_ptr<Graph> part, stream.end_capture());
-    recording_->push_back(std::move(part));
-    return stream.begin_capture();
-}
-
 // A shape's first step runs eagerly, which loads its kernels; its second is captured.
 Status Model::replay(Stream& stream, const SequenceStore& store, const StepInput& in) {
     const Shape shape{step_.n_rows, max_visible_ > config_.block_top_k()};
     const auto found = captured_.find(shape);
     if (found == captured_.end()) {
-        captured_.emplace(shape, Parts{});
+        captured_.emplace(shape, nullptr);
         return run_layers(stream, store, static_cast<int32_t>(in.logit_rows.size()));
     }
-    if (found->second.empty()) {
-        Parts parts;
-        recording_ = &parts;
+    if (!found->second) {
         TERRACE_TRY(stream.begin_capture());
         const Status recorded =
             run_layers(stream, store, static_cast<int32_t>(in.logit_rows.size()));
-        recording_ = nullptr;
-        auto last = stream.end_capture();  // also when recording failed: the stream must leave it
+        auto graph = stream.end_capture();  // also when recording failed: the stream must leave it
         TERRACE_TRY(recorded);
-        if (!last) return last.error();
-        parts.push_back(std::move(last).value());
-        found->second = std::move(parts);
+        TERRACE_ASSIGN(found->second, std::move(graph));
     }
     ++replays_;
-    for (const std::unique_ptr<Graph>& part : found->second)
-        TERRACE_TRY(stream.launch(*part));
-    return {};
+    return stream.launch(*found->second);
 }
 
 Status Model::run_layers(Stream& stream, const SequenceStore& store, int32_t logit_rows) {
@@ -237,8 +220,6 @@ Status Model::run_layers(Stream& stream, const SequenceStore& store, int32_t log
     int32_t n_gdn = 0, n_qsa = 0, n_ple = 0;
     for (int32_t i = 0; i < config_.n_layers; ++i) {
         const LayerWeights& layer = weights_.layers[static_cast<size_t>(i)];
-        if (recording_ && std::ranges::find(kPartStarts, i) != std::end(kPartStarts))
-            TERRACE_TRY(next_part(stream));
         if (layer.ple) {
             TERRACE_TRY(write());
             TERRACE_TRY(ple(stream, store, layer, n_ple++));

@@ -142,14 +142,8 @@ class Model {
         bool sparse = false;
         auto operator<=>(const Shape&) const = default;
     };
-    // A captured step, in parts: launching a graph of 700 kernels takes the host half a millisecond
-    // before its first kernel starts, so a short one goes first and the device computes while the
-    // others are launched. No parts: seen once, launched eagerly.
-    using Parts = std::vector<std::unique_ptr<Graph>>;
-    Status next_part(Stream& stream);
     Graphs graphs_ = Graphs::on;
-    std::map<Shape, Parts> captured_;
-    Parts* recording_ = nullptr;  // while a step is being captured
+    std::map<Shape, std::unique_ptr<Graph>> captured_;  // null: seen once, launched eagerly
     int64_t replays_ = 0;
     DevSpan<const int32_t> lists_;  // see replace_selection()
     int32_t list_rows_ = 0;

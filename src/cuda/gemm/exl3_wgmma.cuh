@@ -21,8 +21,9 @@
 
 namespace terrace::cuda {
 
-constexpr int kConsumers = 256;                  // threads: two warpgroups
-constexpr int kWgmmaThreads = kConsumers + 128;  // registers are given out by warpgroups
+constexpr int kConsumers = 256;  // threads: two warpgroups
+constexpr int kProducers = 4;    // warps, of each of which one lane copies
+constexpr int kWgmmaThreads = kConsumers + 32 * kProducers;  // registers go by warpgroups
 constexpr int kMaxStages = 8;
 constexpr int kNotes = 8;
 
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, kBlocks)
     ring.full = smem_address(notes + kNotes);
     if (threadIdx.x == 0) {
         for (int s = 0; s < n_stages; ++s) {
-            mbarrier_init(ring.full_bar(s), 1);
+            mbarrier_init(ring.full_bar(s), kProducers);
             mbarrier_init(ring.empty_bar(s), kConsumers / 32);
         }
         mbarrier_init_fence();
@@ -223,9 +224,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, kBlocks)
                     mbarrier_wait(ring.empty_bar(ring.at), ring.parity);
                     const uint32_t full = ring.full_bar(ring.at);
                     uint32_t to = ring.stage();
+                    if (part == 0 && k == 0) notes[note] = tile;
+                    mbarrier_announce(full, kPer * (row_bytes + (part == 0 ? x_bytes : 0)));
                     if (part == 0) {
-                        if (k == 0) notes[note] = tile;
-                        mbarrier_expect(full, kPer * (x_bytes + 4 * row_bytes));
 #pragma unroll
                         for (int h = 0; h < kPer; ++h) {
                             bulk_load(to + h * kRows * 128, x, x_bytes, full);
@@ -238,15 +239,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, kBlocks)
                         bulk_load(to + 4 * h * row_bytes, trellis, row_bytes, full);
                         trellis += 4 * tile.row_words;
                     }
+                    mbarrier_arrive(full);
                     ring.advance();
                 }
                 note = (note + 1) % kNotes;
             }
-            if (part == 0) {
-                mbarrier_wait(ring.empty_bar(ring.at), ring.parity);
-                notes[note].k_steps = 0;
-                mbarrier_arrive(ring.full_bar(ring.at));
-            }
+            mbarrier_wait(ring.empty_bar(ring.at), ring.parity);
+            if (part == 0) notes[note].k_steps = 0;
+            mbarrier_arrive(ring.full_bar(ring.at));
         }
     } else {
         take_registers<kBlocks == 1 ? 232 : 96>();
