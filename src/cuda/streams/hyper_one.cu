@@ -86,8 +86,6 @@ __global__ void __launch_bounds__(kThreads, 1) one_row_kernel(const __grid_const
                 h[i] = fmaf(inj, y[i], h[i]);
         }
     }
-    for (int i = block * kThreads + t; i < kSet; i += static_cast<int>(gridDim.x) * kThreads)
-        a.boxes[(~turn & 1) * kSet + i] = 0;
     {
         float v[16] = {};
 #pragma unroll
@@ -105,19 +103,20 @@ __global__ void __launch_bounds__(kThreads, 1) one_row_kernel(const __grid_const
         if ((lane & 1) == 0) part[warp][lane / 2] = sum;
     }
     __syncthreads();
-    if (t < kOuts) {
-        float sum = 0.0f, square = 0.0f;
+    if (warp == 0) {
+        float sum = 0.0f;
 #pragma unroll
-        for (int j = 0; j < kWarps; ++j) {
-            sum += part[j][t];
-            square += part[j][kOuts];
-        }
+        for (int j = 0; j < kWarps; ++j)
+            sum += part[j][lane % 16];
+        const float square = __shfl_sync(0xffffffffu, sum, kOuts);
         const float inv = rsqrtf(fmaf(square, a.per_hidden, a.eps));
         if (t < outs) post_float(boxes + (first + t) * kStreams + s, sum * inv);
         if (first == 0 && t == 0) post_float(boxes + (a.rank + kStreams) * kStreams + s, inv);
     }
 
     float4 first_sums = peek_float4(boxes + min(t, a.rank - 1) * kStreams);  // while up is widened
+    for (int i = block * kThreads + t; i < kSet; i += static_cast<int>(gridDim.x) * kThreads)
+        a.boxes[(~turn & 1) * kSet + i] = 0;
     copies_wait();
     __syncthreads();
     const int pair = t % kPairs, piece = t / kPairs, ranks = a.rank / kParts;
