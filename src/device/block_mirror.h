@@ -44,12 +44,11 @@ struct MirrorCounters {
 
 struct MirrorHead {
     uint32_t epoch = 0;           // the last one
-    uint32_t asked = 0;           // absent blocks of the running epoch; 0 between calls
-    uint32_t last_asked = 0;      // of the last epoch
+    uint32_t last_asked = 0;      // absent blocks of the last epoch
     uint32_t hand = 0;            // where the next window starts
     uint32_t spares[2] = {0, 0};  // on each list; epoch e takes from list e % 2 and fills the other
-    uint32_t arrivals = 0;        // of thread blocks of the running kernel
-    uint32_t entries_now = 0;     // of the running epoch
+    // Of the running call, 0 between calls: absent blocks so far; kernels count more in it.
+    uint64_t running = 0;
     MirrorCounters counters;
 };
 
@@ -69,6 +68,11 @@ struct BlockMirror {
         return wanted < most ? wanted : most;
     }
     constexpr int32_t spares_most() const { return 2 * spares_wanted(); }
+    // The list that epoch takes from, its last first. The other one is filled meanwhile: new spares,
+    // then a copy of this list, of which what was not taken is the first part.
+    constexpr int32_t* spares_of(uint32_t epoch) const {
+        return spare + static_cast<int64_t>(epoch % 2) * spares_most();
+    }
     // Slots to pick in an epoch that starts with `have` spares: as many as bring the list to what is
     // wanted if this epoch asks for as many as the last.
     constexpr int32_t to_pick(int32_t have, int32_t last_asked) const {
@@ -90,28 +94,29 @@ inline AskedBlock ask_block(const BlockMirror& m, int64_t number) {
     MirrorHead& head = *m.head;
     const uint32_t epoch = head.epoch + 1;
     int32_t& entry = m.slots[number];
-    ++head.entries_now;
+    ++head.counters.entries;
     if (entry >= 0) {
         // A spare is published nowhere, so the mark of one is never overwritten here.
         m.used[entry] = epoch;
         return {Asked::present, entry};
     }
     if (entry == absent_mark(epoch)) return {Asked::present, -1};
-    const uint32_t k = head.asked++;
-    if (k >= head.spares[epoch % 2]) {
+    const uint64_t k = head.running++, have = head.spares[epoch % 2];
+    if (k >= have) {
         entry = absent_mark(epoch);
         return {Asked::at_home, -1};
     }
-    const int32_t slot = m.spare[static_cast<int64_t>(epoch % 2) * m.spares_most() + k];
+    const int32_t slot = m.spares_of(epoch)[have - 1 - k];
     m.owner[slot] = static_cast<int32_t>(number);
     m.used[slot] = epoch;
     entry = slot;
     return {Asked::copy, slot};
 }
 
-// Slots that an epoch may give away: not spare already, not asked for in it.
+// Slots that an epoch may give away: not spare already, not asked for in it. A number that is ahead
+// of the epoch is left over from before epochs started over, and old.
 constexpr bool may_go(uint32_t used, uint32_t epoch) {
-    return used < epoch;
+    return used != kSpareSlot && used != epoch;
 }
 constexpr uint32_t age_of(uint32_t used, uint32_t epoch) {
     return epoch - used < kMirrorAges ? epoch - used : kMirrorAges;
@@ -146,7 +151,7 @@ inline void end_epoch(const BlockMirror& m, int32_t rows) {
         else
             high = middle - 1;
     }
-    int32_t* const next = m.spare + static_cast<int64_t>(1 - list) * m.spares_most();
+    int32_t* const next = m.spares_of(epoch + 1);
     int32_t picked = 0;
     // All that are older, then as many of this age as are still wanted.
     for (const bool older : {true, false})
@@ -161,18 +166,18 @@ inline void end_epoch(const BlockMirror& m, int32_t rows) {
             m.used[slot] = kSpareSlot;
             next[picked++] = slot;
         }
-    const auto taken = static_cast<int32_t>(std::min(head.asked, head.spares[list]));
-    for (int32_t i = taken; i < have; ++i)
-        next[picked++] = m.spare[static_cast<int64_t>(list) * m.spares_most() + i];
+    const auto asked = static_cast<uint32_t>(head.running);
+    const auto taken = static_cast<int32_t>(std::min(asked, head.spares[list]));
+    for (int32_t i = 0; i < have - taken; ++i)
+        next[picked++] = m.spares_of(epoch)[i];
     head.counters.calls += 1;
     head.counters.rows += static_cast<uint64_t>(rows);
-    head.counters.entries += head.entries_now;
     head.counters.copied += static_cast<uint64_t>(taken);
-    head.counters.at_home += head.asked - static_cast<uint32_t>(taken);
+    head.counters.at_home += asked - static_cast<uint32_t>(taken);
     head.spares[list] = 0;
     head.spares[1 - list] = static_cast<uint32_t>(picked);
-    head.last_asked = head.asked;
-    head.asked = head.entries_now = 0;
+    head.last_asked = asked;
+    head.running = 0;
     if (m.n > window) head.hand = static_cast<uint32_t>(slot_at(window));
     head.epoch = epoch;
     if (epoch < kLastEpoch) return;

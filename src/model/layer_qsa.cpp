@@ -4,8 +4,10 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "model/buffers.h"
+#include "ops/mirror_args.h"
 
 namespace terrace {
 
@@ -77,6 +79,7 @@ Status Model::qsa_layer(Stream& stream, const SequenceStore& store, const LayerW
         if (decode && !lists_.empty())
             attend.blocks = lists_.sub(static_cast<size_t>(index) * lists, lists);
     }
+    MirrorCall mirror_call = MirrorCall::first_of_step;
     for (int32_t row = 0; row < step_.n_rows; row += b.slab_rows) {
         const int32_t rows = std::min(b.slab_rows, step_.n_rows - row);
         if (sparse) {
@@ -88,7 +91,7 @@ Status Model::qsa_layer(Stream& stream, const SequenceStore& store, const LayerW
         }
         attend.first_row = row;
         attend.rows = rows;
-        TERRACE_TRY(resolve(stream, store, attend, index));
+        TERRACE_TRY(resolve(stream, store, attend, index, mirror_call));
         TERRACE_TRY(ops_->attend(stream, attend));
     }
     return linear(stream, b.mixed, {{&w.out, b.y}});
@@ -96,7 +99,7 @@ Status Model::qsa_layer(Stream& stream, const SequenceStore& store, const LayerW
 
 // The decoded rows of an attention call bring their blocks to the mirror, if there is one.
 Status Model::resolve(Stream& stream, const SequenceStore& store, const AttendArgs& attend,
-                      int32_t index) {
+                      int32_t index, MirrorCall& call) {
     const KvMirror* const mirror = store.planes().mirror();
     if (!mirror) return {};
     for (int32_t i = 0; i < step_.runs.n; ++i) {
@@ -111,6 +114,7 @@ Status Model::resolve(Stream& stream, const SequenceStore& store, const AttendAr
         args.first_row = first;
         args.rows = end - first;
         args.top = attend.top;
+        args.call = std::exchange(call, MirrorCall::later);
         const auto skip = static_cast<size_t>(first - attend.first_row);
         if (!attend.counts.empty()) {
             args.blocks = attend.blocks.from(skip * static_cast<size_t>(attend.top));

@@ -56,7 +56,8 @@ class StepObserver {
 // Largest score slab of one launch: rows x blocks floats.
 constexpr size_t kScoreSlabBytes = size_t{32} << 20;
 
-struct StepBuffers;  // activations; model/buffers.h
+enum class MirrorCall : uint8_t;  // ops/mirror_args.h
+struct StepBuffers;               // activations; model/buffers.h
 
 class Model {
   public:
@@ -117,7 +118,7 @@ class Model {
     Status qsa_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
                      LayerIx index, int32_t qsa_index);
     Status resolve(Stream& stream, const SequenceStore& store, const AttendArgs& attend,
-                   int32_t qsa_index);
+                   int32_t qsa_index, MirrorCall& call);
     Status moe_layer(Stream& stream, const LayerWeights& layer, LayerIx index);
     Status ple(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
                int32_t ple_index);

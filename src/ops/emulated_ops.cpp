@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "device/emulated_device.h"
+#include "ops/mirror_args.h"
 
 namespace terrace {
 namespace {

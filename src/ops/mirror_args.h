@@ -12,6 +12,10 @@ namespace terrace {
 // home. Several rows that ask for one block bring it once. The same call picks the spares of the next
 // one (device/block_mirror.h). Changes no bit of what attend computes. Meant for decoded rows: a
 // prefilled row's blocks would push out those of others.
+//
+// The first call on a layer's mirror in a step may pick spares while earlier operations of the step
+// still run: whatever used the mirror before has been waited for by the step's upload.
+enum class MirrorCall : uint8_t { first_of_step, later };
 struct ResolveBlocksArgs {
     StepRows step;
     RowSource kv;  // of single blocks: slots are mirror.slots, group_shift is 0
@@ -19,6 +23,7 @@ struct ResolveBlocksArgs {
     DevSpan<const int32_t> blocks;  // [rows][top], or empty: every complete block (dense)
     DevSpan<const int32_t> counts;  // [rows] or empty
     int32_t first_row = 0, rows = 0, top = 0;
+    MirrorCall call = MirrorCall::later;
 };
 
 }  // namespace terrace

@@ -9,9 +9,10 @@
 
 #include "base/worker_pool.h"
 #include "ops/args.h"
-#include "ops/mirror_args.h"
 
 namespace terrace {
+
+struct ResolveBlocksArgs;  // ops/mirror_args.h
 
 // What the largest call of each kind will need; a backend sizes its scratch memory from it.
 struct OpsLimits {

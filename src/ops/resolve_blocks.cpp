@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <cstring>
 
+#include "ops/mirror_args.h"
 #include "ops/ops.h"
 
 namespace terrace {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "ops/mirror_args.h"
 
 namespace terrace {
 namespace {

@@ -5,6 +5,7 @@
 #pragma once
 #include <vector>
 
+#include "ops/mirror_args.h"
 #include "support/op_cases.h"
 
 namespace terrace::test {
@@ -39,6 +40,7 @@ class MirrorRig {
     void check(const std::string& what);
     bool contents_are_right();
 
+    MirrorCall call = MirrorCall::later;  // of the next calls
     MirrorHead head();
     void set_epoch(uint32_t epoch);
     // By block number: its slot, or below zero.
