@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "gpu.h"
 
 namespace terrace::test {
@@ -156,6 +158,27 @@ TEST(GemvPlan, WideWeightsAreNotCutAndNarrowOnesMeetInClusters) {
     EXPECT_GE(plan(2560, 4).parts, 5);
     EXPECT_EQ(plan(6144, 20).meet, cuda::Meet::cluster);
     EXPECT_EQ(plan(2560, 96).meet, cuda::Meet::memory);
+}
+
+TEST(RowPlan, AllBlocksAreResidentAndEveryPartFitsSharedMemory) {
+    for (int blocks = 1; blocks <= 1000; blocks += 13)
+        for (const int groups : {1, 4, 20, 55, 109, 128, 256}) {
+            const cuda::RowPlan plan = cuda::plan_row(blocks, groups, 132);
+            if (plan.parts == 0) continue;
+            EXPECT_LE(plan.parts, std::min(blocks, cuda::kMaxParts)) << blocks;
+            EXPECT_LE((blocks + plan.parts - 1) / plan.parts, 64) << blocks;
+            EXPECT_LE(groups * plan.parts, cuda::kRowResident * 132) << blocks << " x " << groups;
+        }
+}
+
+TEST(RowPlan, ModelSizes) {
+    const auto parts = [](int in, int groups) {
+        return cuda::plan_row(in / 128, groups, 132).parts;
+    };
+    EXPECT_EQ(parts(2560, 128), 2);   // qkv and z
+    EXPECT_EQ(parts(2560, 109), 2);   // q, k, v and index
+    EXPECT_EQ(parts(6144, 20), 5);    // three clusters of neighbours
+    EXPECT_EQ(parts(2560, 1940), 0);  // the head goes another way
 }
 
 TEST(GemvPlan, PartsByInputsDoNotDependOnTheDeviceOrTheLaunch) {

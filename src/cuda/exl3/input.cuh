@@ -46,16 +46,16 @@ __device__ __forceinline__ float f16_value(const f16* p) {
 
 // A warp's share of a row's input scales: blocks of 128 number warp, warp + warps, ... Loaded before
 // the weights' stream starts, for behind it their way from memory is long.
-constexpr int kHeldBlocks = 6;
+template <int HELD>
 struct InputScales {
-    uint2 held[kHeldBlocks];  // four f16 per lane
+    uint2 held[HELD];  // four f16 per lane
     __device__ __forceinline__ static uint2 load(const f16* suh, int block, int lane) {
         return __ldg(reinterpret_cast<const uint2*>(suh + 128 * block + 4 * lane));
     }
     __device__ __forceinline__ void hold(const f16* suh, int blocks, int warp, int warps,
                                          int lane) {
 #pragma unroll
-        for (int u = 0; u < kHeldBlocks; ++u)
+        for (int u = 0; u < HELD; ++u)
             if (warp + u * warps < blocks) held[u] = load(suh, warp + u * warps, lane);
     }
 };
@@ -79,26 +79,27 @@ __device__ __forceinline__ void apply_scales(uint2 scales, float (&v)[4]) {
 }
 
 // Takes all blocks of a row by `warps` warps, this one being number `warp`; stores the transforms of
-// blocks [keep_first, keep_last) from `xh` on. Returns the bits of the largest norm of the warp's
+// blocks [keep_first, keep_last) from `xh` on, `pitch` floats apart. Returns the bits of the largest norm of the warp's
 // blocks: a NaN or an infinity is larger than every number.
+template <int HELD>
 __device__ __forceinline__ uint32_t transform_blocks(const float* x, int n, const f16* suh,
-                                                     const InputScales& scales, int in, int warp,
-                                                     int warps, int keep_first, int keep_last,
-                                                     float* xh) {
+                                                     const InputScales<HELD>& scales, int in,
+                                                     int warp, int warps, int keep_first,
+                                                     int keep_last, float* xh, int pitch) {
     const int lane = static_cast<int>(threadIdx.x) & 31, blocks = in / 128;
     const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
     uint32_t top = 0;
-    for (int b0 = warp; b0 < blocks; b0 += kHeldBlocks * warps) {
-        float v[kHeldBlocks][4];
+    for (int b0 = warp; b0 < blocks; b0 += HELD * warps) {
+        float v[HELD][4];
 #pragma unroll
-        for (int u = 0; u < kHeldBlocks; ++u)
+        for (int u = 0; u < HELD; ++u)
             if (b0 + u * warps < blocks)
                 scaled_input(x, aligned, n, 128 * (b0 + u * warps) + 4 * lane, v[u]);
 #pragma unroll
-        for (int u = 0; u < kHeldBlocks; ++u) {
+        for (int u = 0; u < HELD; ++u) {
             const int b = b0 + u * warps;
             if (b >= blocks) break;
-            apply_scales(b0 == warp ? scales.held[u] : InputScales::load(suh, b, lane), v[u]);
+            apply_scales(b0 == warp ? scales.held[u] : scales.load(suh, b, lane), v[u]);
             float norm = v[u][0] * v[u][0];
 #pragma unroll
             for (int j = 1; j < 4; ++j)
@@ -106,7 +107,7 @@ __device__ __forceinline__ uint32_t transform_blocks(const float* x, int n, cons
             top = max(top, __float_as_uint(sqrtf(warp_sum(norm))));
             if (b >= keep_first && b < keep_last) {
                 warp_fwht128(v[u], lane);
-                *reinterpret_cast<float4*>(xh + 128 * (b - keep_first) + 4 * lane) =
+                *reinterpret_cast<float4*>(xh + pitch * (b - keep_first) + 4 * lane) =
                     make_float4(v[u][0], v[u][1], v[u][2], v[u][3]);
             }
         }
@@ -119,9 +120,9 @@ __device__ __forceinline__ uint32_t transform_row(const float* x, int n, const f
                                                   float* xh) {
     const int warp = static_cast<int>(threadIdx.x) >> 5;
     const int warps = static_cast<int>(blockDim.x) >> 5;
-    InputScales scales;
+    InputScales<6> scales;
     scales.hold(suh, in / 128, warp, warps, static_cast<int>(threadIdx.x) & 31);
-    return transform_blocks(x, n, suh, scales, in, warp, warps, 0, in / 128, xh);
+    return transform_blocks(x, n, suh, scales, in, warp, warps, 0, in / 128, xh, 128);
 }
 
 // Scale of a row and its inverse. Rows below 1e-30 count as zero: their outputs could not be told
@@ -170,59 +171,6 @@ __device__ __forceinline__ int store_planes(const float* xh16, float inverse, st
         to[4] = lo;
         return x[0] + x[1] + x[2] + x[3];
     }
-}
-
-// A block that makes the integer planes of its own part of the inputs, so that a few rows need no
-// kernel in front of the product. Tops and sums are shared memory, one per row; scales follow from
-// tops and are the whole row's, sums are those of row tiles [first, last) only.
-constexpr int kOwnRows = 4;
-struct OwnRows {
-    uint32_t top[kOwnRows];
-    int sum[kOwnRows];
-    __device__ float scale(int row) const {
-        return row_quantiser(Arithmetic::integer, top[row]).scale;
-    }
-};
-
-// Bytes of shared memory for the parts' transforms and planes.
-constexpr size_t own_input_bytes(int row_tiles, int rows) {
-    return size_t{static_cast<unsigned>(rows)} *
-           (size_t{static_cast<unsigned>(row_tiles / 8 + 2)} * 512 +
-            size_t{static_cast<unsigned>(row_tiles)} * kPlaneBytes);
-}
-
-// Rows of x, `x_stride` apart; called by `warps` warps, this one being number `warp`, but all threads
-// of the block pass its three barriers. Returns the planes, [rows][last - first] row tiles.
-__device__ __forceinline__ const uint32_t* make_own_input(const float* x, int64_t x_stride,
-                                                          int rows, int n, const f16* suh,
-                                                          const InputScales& scales, int in,
-                                                          int first, int last, int warp, int warps,
-                                                          std::byte* memory, OwnRows& own) {
-    const int thread = 32 * warp + (static_cast<int>(threadIdx.x) & 31);
-    const int keep = first / 8, keep_last = (last + 7) / 8, tiles = last - first;
-    auto* xh = reinterpret_cast<float*>(memory);  // [rows][keep_last - keep][128]
-    std::byte* planes = memory + rows * (keep_last - keep) * 512;
-    if (thread < kOwnRows) own.top[thread] = 0, own.sum[thread] = 0;
-    __syncthreads();
-    for (int r = 0; r < rows; ++r) {
-        const uint32_t top = __reduce_max_sync(
-            0xffffffffu, transform_blocks(x + r * x_stride, n, suh, scales, in, warp, warps, keep,
-                                          keep_last, xh + r * (keep_last - keep) * 128));
-        if (thread % 32 == 0) atomicMax(&own.top[r], top);
-    }
-    __syncthreads();
-    for (int r = 0; r < rows; ++r) {
-        const Quantiser q = row_quantiser(Arithmetic::integer, own.top[r]);
-        int sum = 0;
-        for (int i = thread; i < tiles * 4; i += 32 * warps)
-            sum += store_planes<Arithmetic::integer>(
-                xh + (r * (keep_last - keep) - keep) * 128 + 16 * (first + i / 4), q.inverse,
-                planes + r * tiles * static_cast<int>(kPlaneBytes), i / 4, i % 4);
-        sum = __reduce_add_sync(0xffffffffu, sum);
-        if (thread % 32 == 0) atomicAdd(&own.sum[r], sum);
-    }
-    __syncthreads();
-    return reinterpret_cast<const uint32_t*>(planes);
 }
 
 }  // namespace terrace::cuda

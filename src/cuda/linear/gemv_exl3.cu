@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kThreads = 32 * kGemvWarps;
 constexpr size_t kRingBudget = 64 * 1024;  // per block: three blocks share a multiprocessor
-constexpr size_t kOwnBudget = 64 * 1024;
 constexpr int kPrepareThreads = 768;
 
 struct Job {
@@ -40,7 +39,6 @@ struct Jobs {
     int32_t parts;  // of the inputs, a block each
     Meet meet;      // how the parts of a group meet
     uint32_t* counters;
-    int32_t own_at;     // where the block's own input goes in shared memory
     int32_t gather_at;  // where the sums of a block's rows come together
 };
 
@@ -86,11 +84,10 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
 // Meet::cluster; eight warps. A block takes 128 outputs and one part of the inputs; its warps take row tiles in turn (in pairs that
 // halve the outputs when TILES is 4, so that sums of 16 tokens fit registers). The blocks of a
 // cluster share its rows' output transforms.
-// Shared memory: rings, later the warps' sums; the input of few rows; the parts' sums.
+// Shared memory: rings, later the warps' sums; the parts' sums.
 // Traffic: each tile once.
 // Numerics: integer sums are exact, order is free; f32 sums go warp by warp, then part by part.
-// OWN: a few rows; every block makes the planes of its part, and none are read.
-template <Arithmetic A, int GROUPS, int TILES, bool OWN>
+template <Arithmetic A, int GROUPS, int TILES>
 __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
     gemv_kernel(const __grid_constant__ Jobs a) {
     using Sum = typename WarpSum<A>::Type;
@@ -98,7 +95,6 @@ __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
     constexpr int kHalves = 8 / TILES, kShares = kGemvWarps / kHalves;
     extern __shared__ __align__(128) std::byte smem[];
     __shared__ uint64_t barriers[kGemvWarps * 16];
-    __shared__ OwnRows own;
     const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = uniform_warp();
 
     cluster_arrive();
@@ -116,8 +112,6 @@ __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
     const int bytes = TILES * job.n16 * 2;
     const int64_t row_bytes = int64_t{job.groups} * 16 * job.n16;
     prefetch_l2(job.svh + 128 * group, 256);
-    InputScales scales;
-    if constexpr (OWN) scales.hold(job.suh, job.padded_in / 128, warp, kGemvWarps, lane);
     WarpRing ring(reinterpret_cast<const std::byte*>(job.trellis) + (first + share) * row_bytes +
                       (group * 8 + half * TILES) * 2 * job.n16,
                   static_cast<uint32_t>(kShares * row_bytes), n,
@@ -125,28 +119,19 @@ __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
                   bytes);
     pdl_launch();
     pdl_wait();
-    if constexpr (!OWN) ring.fill();
+    ring.fill();
 
     typename Arith<A>::Acc acc[TILES][GROUPS][4] = {};
     constexpr int kWords = Arith<A>::kWords;
     WarpWork<A, GROUPS> work;
     work.ring = &ring;
     work.n = n;
-    int from = first, tiles = row_tiles;  // of the planes
-    if constexpr (OWN) {
-        work.planes =
-            make_own_input(a.x, a.x_stride, a.rows, job.in, job.suh, scales, job.padded_in, first,
-                           last, warp, kGemvWarps, smem + a.own_at, own);
-        from = 0, tiles = last - first;
-        ring.fill();
-    } else {
-        work.planes = reinterpret_cast<const typename Arith<A>::Word*>(job.planes);
-    }
+    work.planes = reinterpret_cast<const typename Arith<A>::Word*>(job.planes);
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
         const int token = g * Arith<A>::kTokens + lane / kWords;
         work.from[g] =
-            token < a.rows ? (token * tiles + from + share) * kWords + lane % kWords : -1;
+            token < a.rows ? (token * row_tiles + first + share) * kWords + lane % kWords : -1;
     }
     work.step = kShares * kWords;
     work.n16 = job.n16;
@@ -162,7 +147,6 @@ __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
 
     const int column = 128 * group + 4 * lane;
     const auto output = [&](Total total, int r) {
-        if constexpr (OWN) return sum_value(total, own.scale(r));
         const RowScale scale = job.scales[r];
         return sum_value(finished_sum(total, scale), scale.scale);
     };
@@ -181,8 +165,7 @@ __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
         cluster_wait();
         for (int i = tid; i < a.rows * 128; i += kThreads) {
             const int r = i / 128;
-            Total total = total_of<A>(sums, kShares, a.rows, r, i % 128);
-            if constexpr (OWN) total = exact_sum(total, own.sum[r]);
+            const Total total = total_of<A>(sums, kShares, a.rows, r, i % 128);
             store_remote(gather + (part * most + r / a.parts) * 128 + i % 128, r % a.parts, total);
         }
         cluster_arrive();
@@ -204,8 +187,7 @@ __global__ void __launch_bounds__(kThreads, GROUPS == 1 ? 3 : 2)
     auto* out = reinterpret_cast<float*>(smem + a.gather_at);  // [rows][128]
     auto* all = static_cast<Total*>(job.partial) + int64_t{group} * a.parts * a.rows * 128;
     for (int i = tid; i < a.rows * 128; i += kThreads) {
-        Total total = total_of<A>(sums, kShares, a.rows, i / 128, i % 128);
-        if constexpr (OWN) total = exact_sum(total, own.sum[i / 128]);
+        const Total total = total_of<A>(sums, kShares, a.rows, i / 128, i % 128);
         if (a.parts > 1)
             all[int64_t{part} * a.rows * 128 + i] = total;
         else
@@ -238,7 +220,7 @@ struct Batch {
     int part = 0;    // row tiles of the largest part
 };
 
-template <Arithmetic A, int GROUPS, int TILES, bool OWN>
+template <Arithmetic A, int GROUPS, int TILES>
 Status launch_gemv(const Launch& l, Batch& b) {
     constexpr int kShares = kGemvWarps / (8 / TILES);
     Jobs& jobs = b.jobs;
@@ -248,31 +230,24 @@ Status launch_gemv(const Launch& l, Batch& b) {
     const size_t ring = static_cast<size_t>(jobs.slots) * bytes * kGemvWarps + 16;
     const size_t sums = warp_sum_bytes(A, kShares, jobs.rows);
     size_t smem = (std::max(ring, sums) + 127) / 128 * 128;
-    jobs.own_at = static_cast<int32_t>(smem);
-    if (OWN) smem += own_input_bytes(b.part, jobs.rows);
     jobs.gather_at = static_cast<int32_t>(smem);
     smem += size_t{1024} * jobs.parts * ((jobs.rows + jobs.parts - 1) / jobs.parts);
-    return start_clusters(l, "gemv", gemv_kernel<A, GROUPS, TILES, OWN>, dim3(b.blocks),
-                          dim3(kThreads), jobs.meet == Meet::cluster ? jobs.parts : 1, smem,
-                          Start::overlapping, jobs);
+    return start_clusters(l, "gemv", gemv_kernel<A, GROUPS, TILES>, dim3(b.blocks), dim3(kThreads),
+                          jobs.meet == Meet::cluster ? jobs.parts : 1, smem, Start::overlapping,
+                          jobs);
 }
 
 template <Arithmetic A>
 Status run_batch(const Launch& l, Batch& b) {
     const int rows = b.jobs.rows;
-    if constexpr (A == Arithmetic::integer)
-        // With more rows every block's transforms cost more than the launch that they save (2560 x
-        // 12288, 4 rows: 21.2 against 18.7 us).
-        if (rows == 1 && own_input_bytes(b.part, 1) <= kOwnBudget)
-            return launch_gemv<A, 1, 8, true>(l, b);
     TERRACE_TRY(start(l, "gemv input", prepare_kernel<A>, dim3(rows, b.jobs.n),
                       dim3(kPrepareThreads), sizeof(float) * b.widest, Start::overlapping, b.jobs));
     if constexpr (A == Arithmetic::half) {
-        return launch_gemv<A, 2, 8, false>(l, b);
+        return launch_gemv<A, 2, 8>(l, b);
     } else {
-        if (rows <= 4) return launch_gemv<A, 1, 8, false>(l, b);
-        if (rows <= 8) return launch_gemv<A, 2, 8, false>(l, b);
-        return launch_gemv<A, 4, 4, false>(l, b);
+        if (rows <= 4) return launch_gemv<A, 1, 8>(l, b);
+        if (rows <= 8) return launch_gemv<A, 2, 8>(l, b);
+        return launch_gemv<A, 4, 4>(l, b);
     }
 }
 

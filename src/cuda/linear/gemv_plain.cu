@@ -25,6 +25,7 @@ struct Jobs {
     int64_t x_stride;
     int32_t rows;
     int32_t x_aligned;  // rows start at multiples of 16 bytes
+    Input input;
 };
 
 template <DType D>
@@ -70,7 +71,7 @@ __device__ __forceinline__ void multiply_chunks(const Jobs& a, const Job& job, i
             }
     };
     fetch(0);
-    pdl_wait();
+    if (a.input == Input::of_previous) pdl_wait();
     for (int from = 0; from < job.in; from += kStep * kAhead) {
         if (from > 0) fetch(from);
 #pragma unroll
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_kernel(const __grid_constan
         else
             multiply_chunks<DType::f32>(a, job, o, warp, lane, acc);
     } else {
-        pdl_wait();
+        if (a.input == Input::of_previous) pdl_wait();
         for (int k = tid; k < job.in; k += 32 * kWarps)
 #pragma unroll
             for (int p = 0; p < kOutputs; ++p) {
@@ -143,6 +144,8 @@ __global__ void __launch_bounds__(32 * kWarps) plain_kernel(const __grid_constan
             const float sum = warp_sum(acc[p][t]);
             if (lane == 0) sums[warp][p][t] = sum;
         }
+    // Whoever waits for this kernel waits for the one in front too.
+    if (a.input == Input::ready) pdl_wait();
     __syncthreads();
     const int p = tid % kOutputs, t = tid / kOutputs;
     if (t >= a.rows || o + p >= job.out) return;
@@ -156,8 +159,9 @@ __global__ void __launch_bounds__(32 * kWarps) plain_kernel(const __grid_constan
 }  // namespace
 
 Status gemv_plain(const Launch& launch, const LinearArgs& args, std::span<const LinearJob> jobs,
-                  int row0, int rows) {
+                  int row0, int rows, Input input) {
     Jobs a = {};
+    a.input = input;
     int blocks = 0;
     for (const LinearJob& from : jobs) {
         const LinearWeight& w = *from.weight;

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "cuda/gemm/gemm.h"
 #include "cuda/linear/gemv_exl3.h"
 #include "cuda/linear/gemv_plain.h"
+#include "cuda/linear/gemv_row.h"
 
 namespace terrace::cuda {
 namespace {
@@ -17,8 +19,18 @@ Status decode_rows(const Launch& launch, const LinearArgs& args, int row0, int r
     for (int j = 0; j < args.n_jobs; ++j)
         (args.jobs[j].weight->kind == LinearKind::exl3 ? exl3[n_exl3++] : plain[n_plain++]) =
             args.jobs[j];
-    if (n_exl3 > 0) TERRACE_TRY(gemv_exl3(launch, args, {exl3.data(), n_exl3}, row0, rows));
-    if (n_plain > 0) TERRACE_TRY(gemv_plain(launch, args, {plain.data(), n_plain}, row0, rows));
+    Input input = Input::of_previous;
+    if (n_exl3 > 0) {
+        const std::span<const LinearJob> list(exl3.data(), n_exl3);
+        if (rows == 1 && gemv_row_serves(launch, list)) {
+            TERRACE_TRY(gemv_row(launch, args, list, row0));
+            input = Input::ready;
+        } else {
+            TERRACE_TRY(gemv_exl3(launch, args, list, row0, rows));
+        }
+    }
+    if (n_plain > 0)
+        TERRACE_TRY(gemv_plain(launch, args, {plain.data(), n_plain}, row0, rows, input));
     return {};
 }
 

@@ -53,6 +53,28 @@ GemvPlan plan_gemv(int32_t in, int32_t groups, int32_t max_part, int sms, Cut cu
     return plan;
 }
 
+RowPlan plan_row(int32_t blocks, int32_t groups, int sms) {
+    // Of a part: an exact sum may have 125, but planes take 1 KiB each beside the ring, of which
+    // experts keep two.
+    constexpr int32_t kMostBlocks = 64;
+    // A cluster lies within one of the device's processing clusters, of 16 multiprocessors each.
+    constexpr int32_t kNeighbours = 16;
+    RowPlan plan;
+    int32_t best = INT32_MAX;
+    for (int32_t parts = 1; parts <= std::min(kMaxParts, blocks); ++parts) {
+        const int32_t units = up(blocks, parts);
+        if (units > kMostBlocks) continue;
+        const int32_t clusters = std::max(1, sms / kNeighbours) * (kNeighbours / parts);
+        const int32_t layers = up(groups, clusters);  // blocks of the busiest multiprocessor
+        // Of equals the one with smaller blocks: the first of them fits beside other kernels.
+        if (layers > kRowResident || layers * units > best) continue;
+        best = layers * units;
+        plan.parts = parts;
+        plan.ring_bytes = layers == 1 ? 120 * 1024 : 84 * 1024;
+    }
+    return plan;
+}
+
 int ring_slots(int most, int bytes, int warps, size_t budget) {
     const int fit =
         static_cast<int>(budget / (static_cast<size_t>(bytes) * static_cast<size_t>(warps)));

@@ -32,6 +32,17 @@ struct GemvPlan {
 // inputs. 0 parts when kMaxParts are too few.
 GemvPlan plan_gemv(int32_t in, int32_t groups, int32_t max_part, int sms, Cut cut);
 
+// A product of one row, cut into `parts` of its Hadamard blocks (128 inputs), which are a cluster; all
+// blocks are resident at once, kRowResident to a multiprocessor. ring_bytes: of shared memory that a
+// block may keep weights in. 0 parts when there is no such cut into kMaxParts: wide weights take their
+// time from memory, and are better off with many small blocks.
+constexpr int kRowResident = 2;
+struct RowPlan {
+    int32_t parts = 0;
+    int32_t ring_bytes = 0;
+};
+RowPlan plan_row(int32_t blocks, int32_t groups, int sms);
+
 // Ring slots per warp, `bytes` each, for `most` slots of work: up to about `budget` per block.
 int ring_slots(int most, int bytes, int warps, size_t budget);
 
