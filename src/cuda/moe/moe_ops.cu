@@ -26,8 +26,10 @@ Status moe(const Launch& launch, const MoeArgs& args) {
         checked = true;
         for (int r = 0; r < run.n_rows; r += kDecodeRows) {
             const int rows = std::min(kDecodeRows, run.n_rows - r);
-            TERRACE_TRY(fast ? moe_decode_fast(launch, args, run.row0 + r, rows)
-                             : moe_decode_any(launch, args, run.row0 + r, rows));
+            TERRACE_TRY(fast && rows == 1 && moe_decode_row_serves(launch, args)
+                            ? moe_decode_row(launch, args, run.row0 + r)
+                        : fast ? moe_decode_fast(launch, args, run.row0 + r, rows)
+                               : moe_decode_any(launch, args, run.row0 + r, rows));
         }
     }
     return {};
