@@ -196,11 +196,14 @@ static void attend_typed(const AttendTask& a) {
     s.acc = s.q + kAttendHeads * s.wide;
     s.w = s.acc + kAttendHeads * s.wide;
     store(s.l, zero());
+    const size_t sums = attend_sums(a.head_dim);
     for (int h = 0; h < a.n_heads; ++h) {
-        s.m[h] = -__builtin_inff();
+        const float* from = a.sums ? a.sums + static_cast<size_t>(h) * sums : nullptr;
+        s.m[h] = from ? from[0] : -__builtin_inff();
+        if (from) s.l[h] = from[1];
         for (int i = 0; i < s.wide; i += 16) {
             store(s.q + h * s.wide + i, load_some(a.q + h * a.head_dim + i, a.head_dim - i));
-            store(s.acc + h * s.wide + i, zero());
+            store(s.acc + h * s.wide + i, from ? load_some(from + 2 + i, a.head_dim - i) : zero());
         }
     }
     const auto list = [&](int block, int tokens) {
@@ -225,7 +228,7 @@ static void attend_typed(const AttendTask& a) {
             fetch(i);
     int page = -1;
     for (int i = 0; i < a.n_blocks; ++i) {
-        const int block = a.blocks ? a.blocks[i] : i;
+        const int block = a.blocks ? a.blocks[i] : a.first_block + i;
         if (a.blocks && i + kAhead < a.n_blocks) fetch(i + kAhead);
         if (block / a.blocks_per_page != page) {
             attend_page<kF32>(a, s);
@@ -238,6 +241,16 @@ static void attend_typed(const AttendTask& a) {
         list(a.tail_block, a.tail_tokens);
     }
     attend_page<kF32>(a, s);
+    if (a.sums_out) {
+        for (int h = 0; h < a.n_heads; ++h) {
+            float* to = a.sums_out + static_cast<size_t>(h) * sums;
+            to[0] = s.m[h];
+            to[1] = s.l[h];
+            for (int i = 0; i < a.head_dim; i += 16)
+                store_some(to + 2 + i, load(s.acc + h * s.wide + i), a.head_dim - i);
+        }
+        return;
+    }
     for (int h = 0; h < a.n_heads; ++h) {
         const V16 inv = set1(s.l[h] > 0 ? 1.0f / s.l[h] : 0.0f);
         for (int i = 0; i < a.head_dim; i += 16) {

@@ -260,6 +260,11 @@ Status CpuOps::select_blocks(Stream&, const SelectBlocksArgs& a) {
     return {};
 }
 
+size_t CpuOps::attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim) const {
+    return static_cast<size_t>(rows) * static_cast<size_t>(heads) * attend_sums(head_dim) *
+           sizeof(float);
+}
+
 Status CpuOps::attend(Stream&, const AttendArgs& a) {
     const int hd = a.kv.head_dim, bt = a.kv.block_tokens, kv_heads = a.kv.kv_heads;
     TERRACE_TRY(check_block_tokens("attend", bt));
@@ -308,9 +313,31 @@ Status CpuOps::attend(Stream&, const AttendArgs& a) {
         t.head_offset = static_cast<size_t>(kv_head) * head_bytes;
         t.table = table_of(a.step, seq);
         t.tail_block = (pos + 1) / bt;
-        t.tail_tokens = (pos + 1) % bt;
+        t.tail_tokens = a.last_pass() ? (pos + 1) % bt : 0;
         t.blocks = a.blocks.empty() ? nullptr : a.blocks.device_pointer() + int64_t{r} * a.top;
         t.n_blocks = a.counts.empty() ? t.tail_block : a.counts.device_pointer()[r];
+        if (!a.first_pass() || !a.last_pass()) {
+            // The page of the tail is one update with it, and so left to the last pass.
+            const int most = (pos + 1) % bt > 0
+                                 ? t.tail_block / t.blocks_per_page * t.blocks_per_page
+                                 : INT32_MAX;
+            const auto below = [&](int border) {
+                if (border != kLastPass) border = std::min(border, most);
+                if (!t.blocks) return std::min(border, t.n_blocks);
+                return static_cast<int>(std::lower_bound(t.blocks, t.blocks + t.n_blocks, border) -
+                                        t.blocks);
+            };
+            const int begin = below(a.from_block), end = below(a.end_block);
+            if (t.blocks) t.blocks += begin;
+            t.first_block = begin;
+            t.n_blocks = end - begin;
+            float* const sums = reinterpret_cast<float*>(a.state.device_pointer()) +
+                                (static_cast<size_t>(r) * static_cast<size_t>(a.heads) +
+                                 static_cast<size_t>(kv_head * group + first)) *
+                                    attend_sums(hd);
+            t.sums = a.first_pass() ? nullptr : sums;
+            t.sums_out = a.last_pass() ? nullptr : sums;
+        }
         t.scale = a.scale;
         t.scratch = thread_floats(worker);
         kernels_.ops.attend(t);

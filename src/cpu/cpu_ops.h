@@ -38,6 +38,7 @@ class CpuOps final : public Ops {
     const std::string& name() const override { return name_; }
     size_t workspace_bytes(const OpsLimits& limits) const override;
     Status reserve(const OpsLimits& limits) override;
+    size_t attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim) const override;
 
     Status embed(Stream&, const EmbedArgs&) override;
     Status hyper_read(Stream&, const HyperReadArgs&) override;

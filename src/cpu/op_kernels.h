@@ -155,12 +155,19 @@ struct AttendTask {
     size_t token_bytes = 0;                   // all KV heads of one token
     size_t head_offset = 0;                   // bytes to this KV head inside a token
     const int32_t* table = nullptr;
-    const int32_t* blocks = nullptr;  // ascending; null = 0 .. n_blocks - 1
-    int n_blocks = 0;
+    const int32_t* blocks = nullptr;  // ascending; null: first_block + 0, 1, ...
+    int first_block = 0, n_blocks = 0;
     int tail_block = 0, tail_tokens = 0;  // tokens behind the last complete block
     float scale = 0;
+    // A pass over part of the list, borders at pages: sums of the pass before (null: the first) and
+    // for the next one (null: the last, which writes `out`). A head's m, l, and acc [head_dim].
+    const float* sums = nullptr;
+    float* sums_out = nullptr;
     float* scratch = nullptr;  // [attend_scratch(head_dim)]
 };
+constexpr size_t attend_sums(int head_dim) {
+    return 2 + static_cast<size_t>(head_dim);
+}
 constexpr size_t attend_scratch(int head_dim) {
     const size_t wide = (static_cast<size_t>(head_dim) + 15) / 16 * 16;
     return 2 * kAttendHeads * wide + kAttendHeads * kAttendPage + 2 * kAttendPage + 64;

@@ -42,6 +42,10 @@ class CudaOps final : public Ops {
         return {};
     }
 
+    size_t attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim) const override {
+        return cuda::attend_state_bytes(rows, heads, head_dim);
+    }
+
     Status embed(Stream& s, const EmbedArgs& a) override { return cuda::embed(at(s), a); }
     Status hyper_read(Stream& s, const HyperReadArgs& a) override {
         return cuda::hyper_read(at(s), a);

@@ -212,7 +212,10 @@ struct AttendArgs {
     // any cut in passes gives the bits of one pass. Borders are multiples of a page; prefilled rows
     // only.
     int32_t from_block = 0, end_block = kLastPass;
-    DevSpan<std::byte> state;  // empty when there is one pass
+    DevSpan<std::byte> state;  // of the call's rows; empty when there is one pass
+
+    constexpr bool first_pass() const { return from_block == 0; }
+    constexpr bool last_pass() const { return end_block == kLastPass; }
 };
 
 // The k largest of logits[r] = router x[r], ties to the lower expert, in descending order; weights =

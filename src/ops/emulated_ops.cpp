@@ -118,6 +118,9 @@ class EmulatedOps final : public Ops {
     const std::string& name() const override { return name_; }
     size_t workspace_bytes(const OpsLimits& l) const override { return inner_->workspace_bytes(l); }
     Status reserve(const OpsLimits& l) override { return inner_->reserve(l); }
+    size_t attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim) const override {
+        return inner_->attend_state_bytes(rows, heads, head_dim);
+    }
 
     Status embed(Stream& s, const EmbedArgs& a) override {
         return queue(
@@ -240,7 +243,8 @@ class EmulatedOps final : public Ops {
                 reads(t, first(a.iq, int64_t{a.step.n_rows} * a.index_heads * a.index.dim));
                 writes(t, first(a.scores, a.rows * a.stride));
                 for_history(
-                    a.step, a.first_row, a.rows, [&](int32_t page, int32_t offset, int32_t n) {
+                    a.step, a.first_row, a.rows, 0, kLastPass,
+                    [&](int32_t page, int32_t offset, int32_t n) {
                         t.push_back(pooled_rows(a.index, page, offset, n, AccessKind::read));
                     });
             },
@@ -291,15 +295,16 @@ class EmulatedOps final : public Ops {
                         AccessKind::write);
                 all(a.kv.mirror, m.n * static_cast<int64_t>(2 * a.kv.half_extent_bytes()),
                     AccessKind::write);
-                for_history(
-                    a.step, a.first_row, a.rows, [&](int32_t page, int32_t offset, int32_t n) {
-                        const int32_t from = offset / a.kv.block_tokens;
-                        const int32_t to = (offset + n - 1) / a.kv.block_tokens;
-                        all(m.slots + a.kv.number(page, from), to - from + 1, AccessKind::write);
-                        t.push_back({a.kv.home(page, from),
-                                     z(to - from + 1) * 2 * a.kv.half_extent_bytes(),
-                                     AccessKind::read});
-                    });
+                for_history(a.step, a.first_row, a.rows, 0, kLastPass,
+                            [&](int32_t page, int32_t offset, int32_t n) {
+                                const int32_t from = offset / a.kv.block_tokens;
+                                const int32_t to = (offset + n - 1) / a.kv.block_tokens;
+                                all(m.slots + a.kv.number(page, from), to - from + 1,
+                                    AccessKind::write);
+                                t.push_back({a.kv.home(page, from),
+                                             z(to - from + 1) * 2 * a.kv.half_extent_bytes(),
+                                             AccessKind::read});
+                            });
             },
             with_step(a, [this](const ResolveBlocksArgs& b) {
                 return inner_->resolve_blocks(*inline_, b);
@@ -316,8 +321,11 @@ class EmulatedOps final : public Ops {
                 reads(t, first(a.blocks, int64_t{a.rows} * a.top));
                 reads(t, first(a.counts, a.rows));
                 const int64_t row = int64_t{a.heads} * a.kv.head_dim;
-                writes(t, a.out.sub(z(a.first_row * row), z(a.rows * row)));
-                for_history(a.step, a.first_row, a.rows,
+                if (a.last_pass()) writes(t, a.out.sub(z(a.first_row * row), z(a.rows * row)));
+                writes(t, a.state);
+                const int32_t bt = a.kv.block_tokens;
+                for_history(a.step, a.first_row, a.rows, a.from_block * bt,
+                            a.last_pass() ? kLastPass : a.end_block * bt,
                             [&](int32_t page, int32_t offset, int32_t n) {
                                 touch_kv(t, a.kv, page, offset, n, AccessKind::read);
                             });
@@ -439,14 +447,16 @@ class EmulatedOps final : public Ops {
             pages_of(s, seq, seq.pos0, seq.pos0 + seq.n_rows, f);
         }
     }
-    // Parts of pages with everything that rows [first_row, first_row + rows) can see.
+    // Parts of pages with everything that rows [first_row, first_row + rows) can see of positions
+    // [from, to).
     template <class F>
-    static void for_history(const StepRows& s, int32_t first_row, int32_t rows, F&& f) {
+    static void for_history(const StepRows& s, int32_t first_row, int32_t rows, int32_t from,
+                            int32_t to, F&& f) {
         for (int32_t i = 0; i < s.n_seqs; ++i) {
             const SeqRows& seq = s.seqs.device_pointer()[i];
             const int32_t last = std::min(seq.row0 + seq.n_rows, first_row + rows) - 1;
             if (last < std::max(seq.row0, first_row)) continue;
-            pages_of(s, seq, 0, seq.pos0 + last - seq.row0 + 1, f);
+            pages_of(s, seq, from, std::min(to, seq.pos0 + last - seq.row0 + 1), f);
         }
     }
 

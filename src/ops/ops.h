@@ -34,6 +34,8 @@ class Ops {
 
     virtual size_t workspace_bytes(const OpsLimits& limits) const = 0;
     virtual Status reserve(const OpsLimits& limits) = 0;
+    // AttendArgs::state of so many rows; proportional to them.
+    virtual size_t attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim) const = 0;
 
     virtual Status embed(Stream&, const EmbedArgs&) = 0;
     virtual Status hyper_read(Stream&, const HyperReadArgs&) = 0;

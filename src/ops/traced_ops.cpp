@@ -30,6 +30,9 @@ class TracedOps final : public Ops {
     const std::string& name() const override { return name_; }
     size_t workspace_bytes(const OpsLimits& l) const override { return inner_->workspace_bytes(l); }
     Status reserve(const OpsLimits& l) override { return inner_->reserve(l); }
+    size_t attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim) const override {
+        return inner_->attend_state_bytes(rows, heads, head_dim);
+    }
 
     Status embed(Stream& s, const EmbedArgs& a) override {
         return span(s, "embed", a.rows, [&] { return inner_->embed(s, a); });

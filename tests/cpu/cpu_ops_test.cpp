@@ -411,6 +411,25 @@ TEST(Attend, ReadsTheMirrorWhereThereIsOne) {
     });
 }
 
+TEST(Attend, AnyCutInPassesGivesTheBitsOfOnePass) {
+    each_shape_and_type([](const Shape& s, PlaneType type, const std::string& what) {
+        for (int top : {0, 1, 20}) {
+            QsaCase c = qsa_case(s, type, {{11, 0, 3}, {12, 510, 4}, {13, 1100, 3}});
+            c.top = top;
+            for (Rig* rig : {&first_rig(), &reference()}) {
+                if (rig == &reference() && s.head_dim > 32) continue;  // plain loops
+                const auto plain = run_attend(*rig, c);
+                for (const auto& borders : std::vector<std::vector<int>>{{1}, {9}, {1, 2, 3, 4}}) {
+                    QsaCase cut = c;
+                    cut.passes = borders;
+                    cut.mirror_shift = 0;
+                    expect_equal_bits(run_attend(*rig, cut), plain, what);
+                }
+            }
+        }
+    });
+}
+
 // ---- recurrent
 // ---------------------------------------------------------------------------------------
 

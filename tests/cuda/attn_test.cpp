@@ -313,6 +313,40 @@ TEST_F(CudaAttend, ReadsTheMirrorWhereThereIsOne) {
     });
 }
 
+// Borders within lists, so that tiles straddle them, and behind their ends; a first pass without a
+// whole tile; half the pages absent from the mirror.
+TEST_F(CudaAttend, AnyCutInPassesGivesTheBitsOfOnePass) {
+    each_shape_and_type([](const Shape& s, PlaneType type, const std::string& what) {
+        for (int top : {0, 1, 20, 300}) {
+            QsaCase c = qsa_case(s, type, {{11, 1000, 64}, {12, 192, 128}, {14, 0, 64}});
+            c.top = top;
+            const auto plain = run_attend(*gpu(), c);
+            for (const auto& borders : std::vector<std::vector<int>>{{3}, {1, 2, 3, 4, 9}})
+                for (const int shift : {-1, 6}) {
+                    QsaCase cut = c;
+                    cut.passes = borders;
+                    cut.mirror_shift = shift;
+                    expect_equal_bits(run_attend(*gpu(), cut), plain, what);
+                }
+        }
+    });
+}
+
+TEST_F(CudaAttend, PassesOverLongListsGiveTheBitsOfOnePass) {
+    for (int top : {0, 512}) {
+        QsaCase c = qsa_case(real(), PlaneType::f16, {{11, 9'000, 64}, {12, 2'040, 64}});
+        c.top = top;
+        const auto plain = run_attend(*gpu(), c);
+        std::vector<int> each;
+        for (int page = 1; page < 36; ++page)
+            each.push_back(page);
+        for (const auto& borders : std::vector<std::vector<int>>{{7}, {3, 20, 34}, each}) {
+            c.passes = borders;
+            expect_equal_bits(run_attend(*gpu(), c), plain, "top " + std::to_string(top));
+        }
+    }
+}
+
 TEST_F(CudaAttend, LongListsMatchReference) {
     for (int top : {0, 512}) {
         QsaCase c =

@@ -36,6 +36,7 @@ class TiledOps final : public Ops {
     Status moe(Stream& s, const MoeArgs& a) override {
         return cuda::moe_prefill(at(s), a, 0, a.rows);
     }
+    size_t attend_state_bytes(int32_t, int32_t, int32_t) const override { return 0; }
     Status embed(Stream&, const EmbedArgs&) override { return none(); }
     Status hyper_read(Stream&, const HyperReadArgs&) override { return none(); }
     Status hyper_write(Stream&, const HyperWriteArgs&) override { return none(); }

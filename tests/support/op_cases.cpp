@@ -622,7 +622,15 @@ std::vector<float> run_attend(Rig& rig, const QsaCase& c) {
     }
     a.out = rig.poisoned<float>(rows * heads * hd);
     rig.reserve(limits);
-    rig.call([&](Ops& ops, Stream& s) { return ops.attend(s, a); });
+    if (!c.passes.empty())
+        a.state =
+            rig.poisoned<std::byte>(rig.ops().attend_state_bytes(a.rows, a.heads, c.head_dim));
+    for (size_t pass = 0; pass <= c.passes.size(); ++pass) {
+        const int per_page = kPageTokens / c.block_tokens;
+        a.from_block = pass == 0 ? 0 : c.passes[pass - 1] * per_page;
+        a.end_block = pass == c.passes.size() ? kLastPass : c.passes[pass] * per_page;
+        rig.call([&](Ops& ops, Stream& s) { return ops.attend(s, a); });
+    }
     const auto full = rig.download(a.out);
     const auto from = full.begin() + c.first_row * static_cast<int64_t>(heads * hd);
     std::vector<float> out(from, from + a.rows * static_cast<int64_t>(heads * hd));

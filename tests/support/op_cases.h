@@ -133,6 +133,9 @@ struct QsaCase {
     // there is missing at home.
     int mirror_shift = -1;
     bool mirror_is_staged = false;  // the mirror is QsaPrepareArgs::staged
+    // Borders of attend's passes, in pages, ascending; empty: one pass. What earlier passes left is
+    // in the call's state alone.
+    std::vector<int> passes = {};
 };
 struct QsaPrepared {
     std::vector<float> q, iq, k, v, raw;

@@ -11,6 +11,7 @@
 #include "cuda/attn/attn_internal.h"
 #include "cuda/attn/attn_plan.h"
 #include "cuda/attn/cluster.cuh"
+#include "cuda/attn/entries.cuh"
 #include "cuda/attn/mma.cuh"
 
 namespace terrace::cuda {
@@ -119,6 +120,13 @@ struct State : Softmax {
 #pragma unroll
         for (auto& s : sum)
             s[0] = s[1] = s[2] = s[3] = 0;
+    }
+    __device__ __forceinline__ void join_totals() {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            this->total[h] += __shfl_xor_sync(0xffffffffu, this->total[h], 1);
+            this->total[h] += __shfl_xor_sync(0xffffffffu, this->total[h], 2);
+        }
     }
 };
 
@@ -325,6 +333,26 @@ __device__ __forceinline__ void each_sum(int group, F f) {
     }
 }
 
+// f(mine, kept) for all that a lane holds of a unit and its place in the state of its heads. Warps have
+// the same maxima and totals: all of them write them.
+template <int kWarps, class F>
+__device__ __forceinline__ void each_state(State<kWarps>& x, int group, float* state, F f) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int head = lane / 4 + 8 * h;
+        if (head >= group) continue;
+        float* const of = state + head * attend_sums(kDim);
+        f(x.top[h], of[0]);
+        f(x.total[h], of[2 + lane % kAttendTotals]);
+    }
+    each_sum<kWarps>(group, [&](int head, int h, int dim, int d) {
+        float* const of = state + head * attend_sums(kDim) + 8 + dim;
+        f(x.sum[d][2 * h], of[0]);
+        f(x.sum[d][2 * h + 1], of[1]);
+    });
+}
+
 // Joins the parts of a row: each of `sharers` thread blocks has a share of the dims.
 __device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, int group,
                                      int n_parts, int rank, int sharers, const Partial* parts) {
@@ -402,17 +430,30 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     }
     walk.cut(a.counts.empty() ? walk.complete : a.counts.device_pointer()[r],
              at.pos + 1 - walk.complete * kBlockTokens, rank * parts, parts);
+    // A pass takes whole tiles: from the one where the pass before stopped, to the last whose entries
+    // all lie below its border.
+    const bool first_pass = a.first_pass(), last_pass = a.last_pass();
+    int tile0 = 0;
+    if (kParts == 1) {
+        const auto tiles_below = [&](int border) {
+            return entries_below(walk.list, walk.n_blocks, border) / S::kTileBlocks;
+        };
+        if (!first_pass) tile0 = tiles_below(a.from_block);
+        if (!last_pass) walk.tiles = tiles_below(a.end_block);
+        if (tile0 >= walk.tiles && !first_pass && !last_pass) return;
+    }
     uint32_t q[kDim / 16][4];
-    load_queries<kWarps>(a, row, head0, group, ring.v(kStages - 1), q);
+    load_queries<kWarps>(a, row, head0, group, ring.v(tile0 + kStages - 1), q);
 
-    const int entry0 = Ring<kWarps, kParts>::lane_entry(walk, 0);
-    if (parts > 1 && walk.list) listed = entry0 < walk.n_blocks ? walk.list[entry0] : 0;
-    ring.resolve(walk, 0, entry0, listed);
+    const int entry0 = Ring<kWarps, kParts>::lane_entry(walk, tile0 / 16);
+    if ((parts > 1 || tile0 >= 16) && walk.list)
+        listed = entry0 < walk.n_blocks ? walk.list[entry0] : 0;
+    ring.resolve(walk, tile0 / 16, entry0, listed);
     // Groups of copies: K of tile i + 1 and V of tile i.
 #pragma unroll
     for (int i = -1; i < kStages - 1; ++i) {
-        ring.fetch_k(walk, i + 1);
-        if (i >= 0) ring.fetch_v(walk, i);
+        ring.fetch_k(walk, tile0 + i + 1);
+        if (i >= 0) ring.fetch_v(walk, tile0 + i);
         commit_copies();
     }
 
@@ -420,11 +461,15 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     auto* scores = reinterpret_cast<float*>(shared + S::kRingBytes);
     State<kWarps> x;
     x.clear();
+    float* const state = reinterpret_cast<float*>(a.state.device_pointer()) +
+                         (int64_t{r} * a.heads + head0) * attend_sums(kDim);
+    if (kParts == 1 && !first_pass)
+        each_state(x, group, state, [](float& mine, float& kept) { mine = kept; });
     wait_copies<kStages - 1>();
     __syncthreads();
-    if (walk.tiles > 0) score_tile<kWarps>(q, ring.k(0), scores);
-    int part = 0, tile_of_part = 0;
-    for (int t = 0; t < walk.tiles; ++t) {
+    if (walk.tiles > tile0) score_tile<kWarps>(q, ring.k(tile0), scores + tile0 % 2 * S::kScores);
+    int part = 0, tile_of_part = tile0;
+    for (int t = tile0; t < walk.tiles; ++t) {
         wait_copies<kStages - 2>();
         __syncthreads();
         ring.fetch_k(walk, t + kStages);
@@ -435,13 +480,9 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
         add_tile<kWarps>(x, scores + t % 2 * S::kScores, ring.v(t),
                          min(S::kTile, walk.tokens_of(part) - tile_of_part * S::kTile));
         if (++tile_of_part < walk.tiles_of(part)) continue;
-        tile_of_part = 0;
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            x.total[h] += __shfl_xor_sync(0xffffffffu, x.total[h], 1);
-            x.total[h] += __shfl_xor_sync(0xffffffffu, x.total[h], 2);
-        }
         if (kParts > 1) {
+            tile_of_part = 0;
+            x.join_totals();
             Partial& to = partials[int64_t{unit} * kParts + walk.first + part++];
             each_sum<kWarps>(group, [&](int head, int h, int dim, int d) {
                 if (dim == 0) to.weight[head] = make_float2(x.top[h], x.total[h]);
@@ -463,6 +504,11 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
         }
         return;
     }
+    if (!last_pass) {
+        each_state(x, group, state, [](float& mine, float& kept) { kept = mine; });
+        return;
+    }
+    x.join_totals();
     each_sum<kWarps>(group, [&](int head, int h, int dim, int d) {
         const float inv = x.total[h] > 0 ? 1.0f / x.total[h] : 0.0f;
         const int64_t to = (int64_t{row} * a.heads + head0 + head) * kDim + dim;

@@ -1,6 +1,7 @@
 // attend for planes and shapes that the matrix path does not take.
 // SPDX-License-Identifier: MIT
 #include "cuda/attn/attn_internal.h"
+#include "cuda/attn/entries.cuh"
 #include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
@@ -14,7 +15,8 @@ constexpr int kTile = 64;  // tokens between two looks at the running maximum
 // Grid and block  rows x heads, 4 warps. Scores: a warp per token. Sum: a thread per element of V.
 // Shared memory   head_dim floats of the sum, 64 weights and V addresses.
 // Traffic   K and V of the list once per head.
-// Numerics  fp32; running maximum per tile of 64 tokens of the list, tokens added in list order.
+// Numerics  fp32; running maximum per tile of 64 tokens of the list, tokens added in list order. A
+//           pass takes whole tiles and leaves the sums as they are to the next.
 __global__ void __launch_bounds__(kThreads) attend_any_kernel(const AttendArgs a) {
     extern __shared__ float sum[];  // [head_dim]
     __shared__ float weight[kTile];
@@ -35,9 +37,25 @@ __global__ void __launch_bounds__(kThreads) attend_any_kernel(const AttendArgs a
     const float* q = a.q.device_pointer() + (int64_t{row} * a.heads + head) * hd;
     for (int i = tid; i < hd; i += kThreads)
         sum[i] = 0;
+    const bool first_pass = a.first_pass(), last_pass = a.last_pass();
+    // The tiles of this pass: those behind the ones that the pass before did, up to the last that
+    // ends before the border.
+    const auto tokens_before = [&](int border) {
+        return entries_below(list, n_blocks, border) * bt / kTile * kTile;
+    };
+    const int begin = first_pass ? 0 : tokens_before(a.from_block);
+    const int end = last_pass ? n_tokens : tokens_before(a.end_block);
+    float* const state = reinterpret_cast<float*>(a.state.device_pointer()) +
+                         (int64_t{r} * a.heads + head) * attend_sums(hd);
     float top = -INFINITY, total = 0;
-    for (int first = 0; first < n_tokens; first += kTile) {
-        const int n = min(kTile, n_tokens - first);
+    if (!first_pass) {
+        top = state[0];
+        total = state[2];
+        for (int i = tid; i < hd; i += kThreads)
+            sum[i] = state[8 + i];
+    }
+    for (int first = begin; first < end; first += kTile) {
+        const int n = min(kTile, end - first);
         __syncthreads();
         for (int t = warp; t < n; t += kWarps) {
             const int entry = (first + t) / bt;
@@ -75,6 +93,15 @@ __global__ void __launch_bounds__(kThreads) attend_any_kernel(const AttendArgs a
                 s += weight[t] * load_plane(value[t], a.kv.type, i);
             sum[i] = s;
         }
+    }
+    if (!last_pass) {
+        if (tid == 0) {
+            state[0] = top;
+            state[2] = total;
+        }
+        for (int i = tid; i < hd; i += kThreads)
+            state[8 + i] = sum[i];
+        return;
     }
     const float inv = total > 0 ? 1.0f / total : 0.0f;
     const float* gate = a.qg.device_pointer() + (int64_t{row} * a.heads + head) * 2 * hd + hd;

@@ -7,6 +7,7 @@
 namespace terrace::cuda {
 
 size_t attn_scratch_bytes(const DeviceInfo& info, const OpsLimits& limits);
+size_t attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim);
 Status qsa_prepare(const Launch& launch, const QsaPrepareArgs& args);
 Status qsa_pool(const Launch& launch, const QsaPoolArgs& args);
 Status index_scores(const Launch& launch, const IndexScoresArgs& args);

@@ -161,48 +161,96 @@ Status ReferenceOps::select_blocks(Stream&, const SelectBlocksArgs& a) {
     return {};
 }
 
+namespace {
+
+// Sums of a head over part of its tokens, kept as of the largest score so far.
+struct Running {
+    double top = -INFINITY, total = 0;
+    std::vector<double> acc;
+};
+
+// Adds tokens [begin, end) of a row's list, all of one page.
+void add_page(const AttendArgs& a, const SeqRows& seq, const float* q, int kv_head_index,
+              const int* begin, const int* end, Running& x) {
+    const int hd = a.kv.head_dim;
+    std::vector<double> scores;
+    double top = x.top;
+    for (const int* p = begin; p < end; ++p) {
+        const std::byte* k = kv_head(a.step, seq, a.kv, *p, 0, kv_head_index);
+        double dot = 0;
+        for (int i = 0; i < hd; ++i)
+            dot += static_cast<double>(q[i]) * load_plane(k, a.kv.type, i);
+        scores.push_back(dot * static_cast<double>(a.scale));
+        top = std::max(top, scores.back());
+    }
+    const double keep = std::exp(x.top - top);
+    x.top = top;
+    x.total *= keep;
+    for (double& v : x.acc)
+        v *= keep;
+    for (const int* p = begin; p < end; ++p) {
+        const double w = std::exp(scores[static_cast<size_t>(p - begin)] - top);
+        x.total += w;
+        const std::byte* v = kv_head(a.step, seq, a.kv, *p, 1, kv_head_index);
+        for (int i = 0; i < hd; ++i)
+            x.acc[i] += w * load_plane(v, a.kv.type, i);
+    }
+}
+
+}  // namespace
+
+// One running update per page, so that passes, whose borders are pages, change nothing.
 Status ReferenceOps::attend(Stream&, const AttendArgs& a) {
     const int hd = a.kv.head_dim, bt = a.kv.block_tokens, group = a.heads / a.kv.kv_heads;
     std::vector<int> visible;
-    std::vector<double> scores, out(hd);
     for (int r = 0; r < a.rows; ++r) {
         const int row = a.first_row + r;
         const SeqRows& seq = seq_of(a.step, row);
         const int pos = position(seq, row), complete = (pos + 1) / bt;
         visible.clear();
+        // The page of the tail is one update with it, and so left to the last pass.
+        const int page_blocks = kPageTokens / bt;
+        const int most = (pos + 1) % bt > 0 ? complete / page_blocks * page_blocks : INT32_MAX;
+        const int from = std::min(a.from_block, most);
+        const int below = a.last_pass() ? kLastPass : std::min(a.end_block, most);
         const int n = a.counts.empty() ? complete : a.counts.device_pointer()[r];
         for (int i = 0; i < n; ++i) {
             const int b = a.blocks.empty() ? i : a.blocks.device_pointer()[int64_t{r} * a.top + i];
+            if (b < from || b >= below) continue;
             for (int t = 0; t < bt; ++t)
                 visible.push_back(b * bt + t);
         }
-        for (int p = complete * bt; p <= pos; ++p)
+        for (int p = complete * bt; a.last_pass() && p <= pos; ++p)
             visible.push_back(p);
         for (int h = 0; h < a.heads; ++h) {
-            const float* q = a.q.device_pointer() + (int64_t{row} * a.heads + h) * hd;
-            scores.clear();
-            double top = -INFINITY;
-            for (int p : visible) {
-                const std::byte* k = kv_head(a.step, seq, a.kv, p, 0, h / group);
-                double dot = 0;
-                for (int i = 0; i < hd; ++i)
-                    dot += static_cast<double>(q[i]) * load_plane(k, a.kv.type, i);
-                scores.push_back(dot * static_cast<double>(a.scale));
-                top = std::max(top, scores.back());
+            const int64_t head = int64_t{row} * a.heads + h;
+            double* const state = reinterpret_cast<double*>(a.state.device_pointer()) +
+                                  (int64_t{r} * a.heads + h) * (2 + hd);
+            Running x;
+            x.acc.assign(static_cast<size_t>(hd), 0.0);
+            if (!a.first_pass()) {
+                x.top = state[0];
+                x.total = state[1];
+                std::copy_n(state + 2, hd, x.acc.begin());
             }
-            double sum = 0;
-            std::fill(out.begin(), out.end(), 0.0);
-            for (size_t t = 0; t < visible.size(); ++t) {
-                const double w = std::exp(scores[t] - top);
-                sum += w;
-                const std::byte* v = kv_head(a.step, seq, a.kv, visible[t], 1, h / group);
-                for (int i = 0; i < hd; ++i)
-                    out[i] += w * load_plane(v, a.kv.type, i);
+            const int* const end = visible.data() + visible.size();
+            for (const int* p = visible.data(); p < end;) {
+                const int page = *p / kPageTokens;
+                const int* const next =
+                    std::find_if(p, end, [&](int t) { return t / kPageTokens != page; });
+                add_page(a, seq, a.q.device_pointer() + head * hd, h / group, p, next, x);
+                p = next;
             }
-            const float* gate = a.qg.device_pointer() + (int64_t{row} * a.heads + h) * 2 * hd + hd;
+            if (!a.last_pass()) {
+                state[0] = x.top;
+                state[1] = x.total;
+                std::copy_n(x.acc.begin(), hd, state + 2);
+                continue;
+            }
+            const float* gate = a.qg.device_pointer() + head * 2 * hd + hd;
             for (int i = 0; i < hd; ++i)
-                a.out.device_pointer()[(int64_t{row} * a.heads + h) * hd + i] = static_cast<float>(
-                    sum > 0 ? out[i] / sum * sigmoid(static_cast<double>(gate[i])) : 0.0);
+                a.out.device_pointer()[head * hd + i] = static_cast<float>(
+                    x.total > 0 ? x.acc[i] / x.total * sigmoid(static_cast<double>(gate[i])) : 0.0);
         }
     }
     return {};

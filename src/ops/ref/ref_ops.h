@@ -11,6 +11,10 @@ class ReferenceOps final : public Ops {
     const std::string& name() const override { return name_; }
     size_t workspace_bytes(const OpsLimits&) const override { return 0; }
     Status reserve(const OpsLimits&) override { return {}; }
+    size_t attend_state_bytes(int32_t rows, int32_t heads, int32_t head_dim) const override {
+        return static_cast<size_t>(rows) * static_cast<size_t>(heads) *
+               (2 + static_cast<size_t>(head_dim)) * sizeof(double);
+    }
 
     Status embed(Stream&, const EmbedArgs&) override;
     Status hyper_read(Stream&, const HyperReadArgs&) override;
