@@ -105,6 +105,15 @@ void add_common_flags(FlagSet& flags, CommonOptions& o, ModelFlag model) {
                            "Raw index keys when K and V are in host memory");
     flags.size_or("kv-mirror", e.kv_mirror, {{"auto", kMirrorAuto}, {"off", 0}},
                   "GPU memory for hot K/V blocks whose home is host memory");
+    flags.choice<KvStagingMode>(
+        "kv-staging", e.kv_staging,
+        {{"auto", KvStagingMode::where_it_pays}, {"off", KvStagingMode::off}},
+        "Prefill reads K and V in host memory by way of an arena in GPU "
+        "memory; auto: where that reads less");
+    flags.size(
+        "kv-arena", e.kv_arena,
+        "Size of each of the arena's two halves; 0: the history of --ctx, what fits, at most "
+        "1G");
     flags.choice<NgramPlacement>("ngram", e.ngram,
                                  {{"mapped", NgramPlacement::mapped},
                                   {"pread", NgramPlacement::pread},

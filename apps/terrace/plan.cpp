@@ -67,6 +67,7 @@ Result<int> run(const Options& o) {
         options.vram_limit = backend.device->free_bytes();
     place_planes(s.config, s.classes, options, backend.ops.get(), home);
     place_mirror(s.config, s.classes, options, backend.ops.get(), home);
+    TERRACE_TRY(place_arena(s.config, s.classes, options, backend.ops.get(), home));
     const MemoryPlan plan = plan_memory(s.config, s.classes, options, backend.ops.get(), home);
     const PlaneGeometry planes = Model::plane_geometry(s.config, options.kv_type, 1);
     const uint64_t token_bytes = static_cast<uint64_t>(planes.layers) *

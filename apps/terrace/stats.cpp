@@ -64,6 +64,11 @@ Status report(const Runtime& runtime, const CommonOptions& o) {
     if (o.stats)
         fmt::print(stderr, "{}",
                    layers.empty() ? "K/V mirror: none\n" : print_mirror_stats(layers, block_bytes));
+    const KvTraffic staged = runtime.kv_traffic();
+    if (o.stats && staged.staged_steps > 0)
+        fmt::print(stderr, "K/V arena: {} steps staged {} pages of a layer, {} by link\n",
+                   staged.staged_steps, staged.staged_pages,
+                   human_bytes(static_cast<uint64_t>(staged.staged_bytes)));
     if (o.stats_json.empty()) return {};
     return write_text(o.stats_json, mirror_stats_json(layers, block_bytes));
 }

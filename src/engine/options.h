@@ -26,6 +26,10 @@ enum class KvOffload : uint8_t {
 // EngineOptions::kv_mirror: as large as is useful and fits, where K and V are on the host.
 constexpr uint64_t kMirrorAuto = UINT64_MAX;
 
+// Whether prefilled rows whose K and V are on the host read them by way of an arena in the device's
+// memory. Bits do not depend on it.
+enum class KvStagingMode : uint8_t { off, where_it_pays };
+
 struct EngineOptions {
     std::filesystem::path model;  // folder of an EXL3 pack or a plain checkpoint
     BackendOptions backend;
@@ -39,6 +43,8 @@ struct EngineOptions {
     MemSpace kv_raw = MemSpace::host_pinned;  // of raw index keys when K and V are on the host
     // Bytes of K/V blocks that are mirrored in the device's memory, all layers together; 0: none.
     uint64_t kv_mirror = kMirrorAuto;
+    KvStagingMode kv_staging = KvStagingMode::where_it_pays;
+    uint64_t kv_arena = 0;  // bytes of each of its two halves; 0: what --ctx needs and fits
     NgramPlacement ngram = NgramPlacement::mapped;
     uint64_t host_limit = 0;  // bytes; 0: what the machine has available
     uint64_t vram_limit = 0;  // bytes; 0: what the GPU has free

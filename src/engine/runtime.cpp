@@ -21,6 +21,20 @@ int32_t pages_of(const EngineOptions& o) {
     return (o.pool_tokens + kPageTokens - 1) / kPageTokens + o.max_seqs;
 }
 
+constexpr uint64_t kMostArena = uint64_t{1} << 30, kLeastArena = uint64_t{32} << 20;  // of a half
+
+// Without an arena when options say so, or before they are decided.
+StagingGeometry staging_geometry(const ModelConfig& config, const EngineOptions& o,
+                                 const Ops* ops) {
+    if (o.kv_staging == KvStagingMode::off || o.kv_arena == 0 || !ops) return {};
+    StagingGeometry none;
+    none.planes = plane_geometry(config, o);
+    const uint64_t half_pages = o.kv_arena / none.page_bytes();
+    return Model::staging_geometry(config, step_limits(o), none.planes,
+                                   static_cast<int32_t>(std::min<uint64_t>(half_pages, INT32_MAX)),
+                                   *ops);
+}
+
 // Whoever opens an engine, a program or the C API, hears of what is slower than asked.
 void warn_of(const Backend& backend) {
     for (const std::string& note : backend.notes)
@@ -132,6 +146,13 @@ MemoryPlan plan_memory(const ModelConfig& c, const std::map<std::string, WeightC
     }
     plan.rows.push_back({Role::staging, Model::staging_bytes(c, limits), "host memory",
                          "metadata and n-gram rows of a step"});
+    if (const StagingGeometry staging = staging_geometry(c, o, ops); staging.device_bytes() > 0) {
+        plan.rows.back().bytes += staging.host_bytes();
+        plan.rows.push_back({Role::kv_arena, staging.device_bytes(), host,
+                             fmt::format("2 halves of {} pages of a layer, {} of a step's own",
+                                         staging.arena.half_pages, staging.arena.own_pages),
+                             home.space});
+    }
     // A mapped or pread table is on disk; only a copy takes memory.
     plan.rows.push_back({Role::ngram, o.ngram == NgramPlacement::ram ? ngram : 0, "host memory",
                          "copied to memory"});
@@ -198,6 +219,41 @@ void place_mirror(const ModelConfig& config, const std::map<std::string, WeightC
         "host memory");
 }
 
+Status place_arena(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
+                   EngineOptions& o, const Ops* ops, const WeightHome& home) {
+    if (home.space != MemSpace::device || o.kv_offload != KvOffload::host || !ops)
+        o.kv_staging = KvStagingMode::off;
+    if (o.kv_staging == KvStagingMode::off) {
+        o.kv_arena = 0;
+        return {};
+    }
+    StagingGeometry geometry;
+    geometry.planes = plane_geometry(config, o);
+    const uint64_t page = geometry.page_bytes();
+    const uint64_t context = (static_cast<uint64_t>(o.ctx) + kPageTokens - 1) / kPageTokens;
+    // Passes of a half that the longest history may take are bounded by their tables.
+    const uint64_t least = (context + kMostPasses - 1) / kMostPasses * page;
+    if (o.kv_arena != 0) {
+        if (o.kv_arena < least)
+            return Error{Code::invalid_argument,
+                         fmt::format("--kv-arena is {}: need at least {} for --ctx {}",
+                                     human_bytes(o.kv_arena), human_bytes(least), o.ctx)};
+        return {};
+    }
+    const uint64_t want = std::min(context * page, std::max(kMostArena / page, uint64_t{1}) * page);
+    const uint64_t enough = std::min(want, std::max(kLeastArena / page * page, least));
+    const MemoryPlan plan = plan_memory(config, classes, o, ops, home);
+    const uint64_t used = plan.total(MemSpace::device);
+    for (o.kv_arena = want;; o.kv_arena = std::max(enough, o.kv_arena / 8 * 7 / page * page)) {
+        const uint64_t need = staging_geometry(config, o, ops).device_bytes();
+        if (plan.device_limit == 0 || used + need <= plan.device_limit) return {};
+        if (o.kv_arena == enough) break;
+    }
+    o.kv_staging = KvStagingMode::off;
+    o.kv_arena = 0;
+    return {};
+}
+
 WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes) {
     WeightHome home{"file map", MemSpace::host, {}};
     if (backend.device->unified()) return home;
@@ -239,6 +295,13 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
     }
     place_planes(config, weights.classes, options_, backend_.ops.get(), home);
     place_mirror(config, weights.classes, options_, backend_.ops.get(), home);
+    const bool may_stage = options_.kv_staging != KvStagingMode::off;
+    TERRACE_TRY(place_arena(config, weights.classes, options_, backend_.ops.get(), home));
+    if (may_stage && options_.kv_staging == KvStagingMode::off && !device.unified() &&
+        options_.kv_offload == KvOffload::host)
+        log_warn(
+            "prefill reads K and V over the link row by row: no GPU memory is left for an "
+            "arena to stage them: lower --ctx or --prefill-chunk, or raise --vram-limit");
     plan_ = plan_memory(config, weights.classes, options_, backend_.ops.get(), home);
     TERRACE_TRY(plan_.check());
     const PlaneGeometry geometry = plane_geometry(config, options_);
@@ -291,6 +354,11 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
         model_->observe(&*kv_trace_);
     }
     model_->use_graphs(options_.graphs);
+    if (const StagingGeometry staging = staging_geometry(config, options_, backend_.ops.get());
+        staging.device_bytes() > 0) {
+        TERRACE_ASSIGN(staging_, KvStaging::create(device, device_budget(), budget_, staging));
+        model_->stage_with(staging_.get());
+    }
     return {};
 }
 
@@ -354,6 +422,7 @@ Runtime::~Runtime() {
         if (const Status s = kv_trace_->close(); !s)
             log_warn(fmt::format("--kv-trace: {}", s.error().message));
     model_.reset();
+    staging_.reset();
     store_.reset();
     stream_.reset();
 }

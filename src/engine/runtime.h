@@ -43,6 +43,7 @@ class Runtime {
     int64_t ngram_rows_read() const;
     // Of the K/V mirror, one per sparse-attention layer; empty without one. Waits for the stream.
     Result<std::vector<MirrorCounters>> mirror_counters() const;
+    KvTraffic kv_traffic() const { return staging_ ? staging_->traffic() : KvTraffic{}; }
 
   private:
     Runtime() : budget_("host memory", 0), device_budget_("GPU memory", 0) {}
@@ -64,6 +65,7 @@ class Runtime {
     MemoryPlan plan_;
     std::unique_ptr<Stream> stream_;
     std::unique_ptr<SequenceStore> store_;
+    std::unique_ptr<KvStaging> staging_;
     std::unique_ptr<Model> model_;
     std::optional<KvTraceObserver> kv_trace_;
 };
@@ -94,6 +96,10 @@ void place_mirror(const ModelConfig& config, const std::map<std::string, WeightC
                   EngineOptions& options, const Ops* ops, const WeightHome& home);
 // Blocks a layer in the mirror, of a size that is decided.
 int32_t mirror_slots(const PlaneGeometry& planes, const EngineOptions& options);
+// Decides the arena's size where staging is on: off when planes are not on the host of a device with
+// its own memory, or nothing useful fits. Error: an arena that was asked for is too small.
+Status place_arena(const ModelConfig& config, const std::map<std::string, WeightClass>& classes,
+                   EngineOptions& options, const Ops* ops, const WeightHome& home);
 
 // Where weights of these classes would live, before any was read: sizes as in the files.
 WeightHome planned_home(const Backend& backend, const std::map<std::string, WeightClass>& classes);

@@ -92,6 +92,11 @@ size_t Model::staging_bytes(const ModelConfig& config, const StepLimits& limits)
     return none.meta_bytes + 4 * config.ple_layers.size() * z(limits.rows) * z(config.ple_dim);
 }
 
+int32_t decoded_rows(int32_t n_rows) {
+    const int32_t tail = n_rows % kGdnChunk;
+    return tail <= kDecodeRows ? tail : 0;
+}
+
 void row_runs(std::span<const SeqRows> seqs, std::vector<RowRun>& runs) {
     runs.clear();
     const auto add = [&](int32_t row0, int32_t n, RowKind kind) {
@@ -102,7 +107,7 @@ void row_runs(std::span<const SeqRows> seqs, std::vector<RowRun>& runs) {
             runs.push_back({row0, n, kind});
     };
     for (const SeqRows& s : seqs) {
-        const int32_t tail = s.n_rows % kGdnChunk, decoded = tail <= kDecodeRows ? tail : 0;
+        const int32_t decoded = decoded_rows(s.n_rows);
         add(s.row0, s.n_rows - decoded, RowKind::prefill);
         add(s.row0 + s.n_rows - decoded, decoded, RowKind::decode);
     }
@@ -150,6 +155,18 @@ PlaneGeometry Model::plane_geometry(const ModelConfig& c, PlaneType type, int32_
     return g;
 }
 
+StagingGeometry Model::staging_geometry(const ModelConfig& c, const StepLimits& l,
+                                        const PlaneGeometry& planes, int32_t half_pages,
+                                        const Ops& ops) {
+    StagingGeometry g;
+    g.planes = planes;
+    g.arena = arena_shape(half_pages, planes.pages, l.rows, l.seqs);
+    g.state_bytes = ops.attend_state_bytes(l.rows, c.n_heads, c.head_dim);
+    g.rows = l.rows;
+    g.top = c.block_top_k();
+    return g;
+}
+
 StateGeometry Model::state_geometry(const ModelConfig& c, int32_t slots) {
     StateGeometry g;
     g.slots = slots;
@@ -193,6 +210,8 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, ModelWei
                                                Fill::unspecified, "step metadata"));
     b.host_seqs.reserve(z(limits.seqs));
     b.runs.reserve(2 * z(limits.seqs));
+    b.spans.reserve(2 * z(limits.seqs));
+    b.staged.reserve(z(limits.seqs));
     if (!config.ple_layers.empty()) {
         b.ngram_host = {reinterpret_cast<float*>(b.staging.buffer.device_pointer() + b.meta_bytes),
                         config.ple_layers.size() * z(limits.rows) * z(config.ple_dim)};

@@ -5,6 +5,15 @@
 
 namespace terrace {
 
+// How rows reach the K and V of their sequence: at home, or by way of the arena.
+enum class Reach : uint8_t { direct, staged };
+
+// Neighbouring rows of a step with the same reach.
+struct RowSpan {
+    int32_t row0 = 0, n_rows = 0;
+    Reach reach = Reach::direct;
+};
+
 struct StepBuffers {
     ChargedBuffer memory, logit_memory;
 
@@ -18,6 +27,8 @@ struct StepBuffers {
     std::vector<TokenId> window;
     std::vector<SeqRows> host_seqs;
     std::vector<RowRun> runs;
+    std::vector<RowSpan> spans;  // covering all rows of the step
+    std::vector<StagedSeq> staged;
 
     DevSpan<int32_t> tokens, row_seq, block_tables, logit_rows;
     DevSpan<SeqRows> seqs;
@@ -45,6 +56,8 @@ struct StepBuffers {
 };
 
 // The rule of ops/args.h (RowKind) over the sequences of a step; neighbours of one kind share a run.
+// Decoded rows of a sequence's rows in a step: the last ones.
+int32_t decoded_rows(int32_t n_rows);
 void row_runs(std::span<const SeqRows> seqs, std::vector<RowRun>& runs);
 
 }  // namespace terrace

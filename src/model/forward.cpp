@@ -146,12 +146,47 @@ Status Model::forward(Stream& stream, const SequenceStore& store, const StepInpu
     if (observer_) observer_->begin(in);
     TERRACE_TRY(upload(stream, in));
     TERRACE_TRY(gather_ngrams(stream, in));
+    staged_ = false;
+    b_->spans.assign(1, {0, step_.n_rows, Reach::direct});
     // One row a sequence, each wanting its logits: the steady state of decoding.
     const bool steady =
         in.tokens.size() == in.seqs.size() && in.logit_rows.size() == in.seqs.size();
     if (steady && graphs_ == Graphs::on && !observer_ && stream.device().has_graphs())
         return replay(stream, store, in);
+    TERRACE_TRY(plan_gathering(stream, store, in));
     return run_layers(stream, store, static_cast<int32_t>(in.logit_rows.size()));
+}
+
+// Which rows read by way of the arena: the prefilled ones of sequences where that pays. After the
+// step's own copies to the device, which would queue behind those of the history.
+Status Model::plan_gathering(Stream& stream, const SequenceStore& store, const StepInput& in) {
+    StepBuffers& b = *b_;
+    b.staged.clear();
+    b.spans.clear();
+    const auto add = [&](int32_t row0, int32_t n, Reach reach) {
+        if (n == 0) return;
+        if (!b.spans.empty() && b.spans.back().reach == reach)
+            b.spans.back().n_rows += n;
+        else
+            b.spans.push_back({row0, n, reach});
+    };
+    const int64_t top_tokens = int64_t{config_.block_top_k()} * config_.index_block;
+    for (const SeqRows& s : in.seqs) {
+        const int32_t decoded = decoded_rows(s.n_rows), prefilled = s.n_rows - decoded;
+        const Reach reach = staging_ && worth_staging({prefilled, s.pos0, top_tokens})
+                                ? Reach::staged
+                                : Reach::direct;
+        if (reach == Reach::staged)
+            b.staged.push_back(
+                {s.pos0, s.n_rows, &in.block_tables[static_cast<size_t>(s.table_offset)]});
+        add(s.row0, prefilled, reach);
+        add(s.row0 + prefilled, decoded, Reach::direct);
+    }
+    if (!b.staged.empty()) {
+        TERRACE_ASSIGN(staged_, staging_->begin(stream, store.planes(), b.staged));
+    }
+    if (!staged_) b.spans.assign(1, {0, step_.n_rows, Reach::direct});
+    return {};
 }
 
 // A shape's first step runs eagerly, which loads its kernels; its second is captured.

@@ -15,6 +15,7 @@
 #include "model/weights.h"
 #include "ops/ops.h"
 #include "tier/budget.h"
+#include "tier/kv_staging.h"
 #include "tier/ngram_table.h"
 #include "tier/sequence_store.h"
 
@@ -78,6 +79,10 @@ class Model {
     Status forward(Stream& stream, const SequenceStore& store, const StepInput& input);
     DevSpan<const float> logits() const;
 
+    // From now on prefilled rows read their history by way of `staging` where that pays; null: never.
+    // Bits do not depend on it.
+    void stage_with(KvStaging* staging) { staging_ = staging; }
+
     void observe(StepObserver* observer) { observer_ = observer; }
 
     // For measurements with random weights, whose selections have no likeness from step to step:
@@ -103,20 +108,27 @@ class Model {
     static size_t logit_bytes(const ModelConfig& config, const StepLimits& limits);
     static OpsLimits ops_limits(const ModelConfig& config, const StepLimits& limits);
 
-    // Geometry of the planes and states that this model's sequences need.
+    // Geometry of the planes and states that this model's sequences need, and of an arena for
+    // staging with halves of so many pages.
     static PlaneGeometry plane_geometry(const ModelConfig& config, PlaneType type, int32_t pages);
     static StateGeometry state_geometry(const ModelConfig& config, int32_t slots);
+    static StagingGeometry staging_geometry(const ModelConfig& config, const StepLimits& limits,
+                                            const PlaneGeometry& planes, int32_t half_pages,
+                                            const Ops& ops);
 
   private:
     Model() = default;
     Status upload(Stream& stream, const StepInput& input);
     Status gather_ngrams(Stream& stream, const StepInput& input);
+    Status plan_gathering(Stream& stream, const SequenceStore& store, const StepInput& input);
     Status run_layers(Stream& stream, const SequenceStore& store, int32_t logit_rows);
     Status replay(Stream& stream, const SequenceStore& store, const StepInput& input);
     Status gdn_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
                      int32_t gdn_index);
     Status qsa_layer(Stream& stream, const SequenceStore& store, const LayerWeights& layer,
                      LayerIx index, int32_t qsa_index);
+    Status attention(Stream& stream, const SequenceStore& store, LayerIx layer_index,
+                     int32_t qsa_index);
     Status resolve(Stream& stream, const SequenceStore& store, const AttendArgs& attend,
                    int32_t qsa_index, MirrorCall& call);
     Status moe_layer(Stream& stream, const LayerWeights& layer, LayerIx index);
@@ -133,6 +145,8 @@ class Model {
     StepLimits limits_;
     std::unique_ptr<StepBuffers> b_;
     StepObserver* observer_ = nullptr;
+    KvStaging* staging_ = nullptr;
+    bool staged_ = false;      // the step in progress has rows that read by way of it
     StepRows step_;            // of the step in progress
     int32_t max_visible_ = 0;  // most complete blocks of any row of the step
 

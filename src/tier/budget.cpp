@@ -26,6 +26,8 @@ std::string_view to_string(Role role) {
             return "pooled index plane";
         case Role::state:
             return "recurrent state";
+        case Role::kv_arena:
+            return "K/V arena";
         case Role::staging:
             return "pinned staging";
         case Role::activations:

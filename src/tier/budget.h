@@ -28,11 +28,12 @@ enum class Role : uint8_t {
     pooled_index,  // pooled index keys
     state,         // recurrent state: GDN, convolutions, n-gram injection
     activations,   // buffers of one step
+    kv_arena,      // staged pages of K and V, and what a staged step keeps
     staging,       // pinned host memory on its way to or from a device
     workspace,     // a backend's scratch
     logits,
 };
-constexpr int kRoles = 12;
+constexpr int kRoles = 13;
 std::string_view to_string(Role role);
 
 class Budget;

@@ -187,6 +187,7 @@ TEST(Memory, PlanAndReportAgreeOnADeviceWithItsOwnMemory) {
 TEST(Memory, PlanesMoveToTheHostWhenTheDeviceIsTooSmall) {
     EngineOptions o = demo_options();
     o.backend.device = "emulated:4";
+    o.kv_staging = KvStagingMode::off;
     o.kv_offload = KvOffload::off;
     o.kv_mirror = 0;
     const auto roomy = must(Runtime::open(o));
@@ -208,6 +209,7 @@ TEST(Memory, TheMirrorTakesWhatFitsBesideTheRest) {
     EngineOptions o = demo_options();
     o.backend.device = "emulated:4";
     o.kv_offload = KvOffload::host;
+    o.kv_staging = KvStagingMode::off;
     o.kv_mirror = 0;
     const uint64_t bare = must(Runtime::open(o))->plan().total(MemSpace::device);
     o.kv_mirror = kMirrorAuto;
@@ -225,6 +227,41 @@ TEST(Memory, TheMirrorTakesWhatFitsBesideTheRest) {
     EXPECT_EQ(mirror_slots(g, must(Runtime::open(o))->options()), 100'000 / 2 / 2048);
     o.kv_offload = KvOffload::off;
     EXPECT_EQ(must(Runtime::open(o))->plan().bytes(Role::kv_mirror), 0u);
+}
+
+TEST(Memory, TheArenaTakesWhatIsLeftAndWhatWasAskedFor) {
+    EngineOptions o = demo_options();
+    o.backend.device = "emulated:4";
+    o.kv_offload = KvOffload::host;
+    o.kv_mirror = 0;
+    o.ctx = 32'768;
+    const auto roomy = must(Runtime::open(o));
+    const MemoryPlan plan = roomy->plan();
+    const uint64_t page = 2 * 2 * 64 * 2 * kPageTokens;  // K and V of 2 heads of 64, f16
+    EXPECT_EQ(roomy->options().kv_arena, 128 * page);    // all of --ctx
+    EXPECT_GT(plan.bytes(Role::kv_arena), 2 * 128 * page);
+    EXPECT_EQ(roomy->report().bytes(Role::kv_arena), plan.bytes(Role::kv_arena));
+    EXPECT_EQ(roomy->report().bytes(Role::staging), plan.bytes(Role::staging));
+
+    o.kv_arena = 10 * page + 5;
+    const auto asked = must(Runtime::open(o));
+    EXPECT_EQ(asked->report().bytes(Role::kv_arena), asked->plan().bytes(Role::kv_arena));
+    EXPECT_LT(asked->plan().bytes(Role::kv_arena), plan.bytes(Role::kv_arena));
+    o.kv_arena = page;
+    const auto refused = Runtime::open(o);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_THAT(refused.error().message, HasSubstr("--kv-arena"));
+
+    // No room: rows read directly, and everything else is as planned.
+    o.kv_arena = 0;
+    o.vram_limit = plan.total(MemSpace::device) - plan.bytes(Role::kv_arena) + page;
+    const auto tight = must(Runtime::open(o));
+    EXPECT_EQ(tight->options().kv_staging, KvStagingMode::off);
+    EXPECT_EQ(tight->plan().bytes(Role::kv_arena), 0u);
+    // On the host's own memory there is nothing to stage.
+    o.backend.device = "cpu";
+    o.vram_limit = 0;
+    EXPECT_EQ(must(Runtime::open(o))->plan().bytes(Role::kv_arena), 0u);
 }
 
 TEST(Memory, ContextBeyondTheLimitIsRefusedBeforeAnythingIsAllocated) {

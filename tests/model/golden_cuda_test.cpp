@@ -207,6 +207,40 @@ TEST_F(GoldenCuda, PlanesInHostMemoryGiveTheSameBits) {
     EXPECT_EQ(run_with(MemSpace::host_pinned, MemSpace::host_pinned), want);
 }
 
+// Chunks, a fork, a decoding mate; arenas of a few pages, whose passes cut the history, and large.
+TEST_F(GoldenCuda, StagedPrefillGivesTheBitsOfDirectPlanes) {
+    const auto tokens = some_tokens(1400, 512, 8);
+    const auto run_with = [&](MemSpace kv, int32_t half_pages) {
+        ModelRunner::Options o;
+        o.planes = PlaneType::f16;
+        o.device = device_.get();
+        o.observe = false;
+        o.kv_space = kv;
+        o.half_pages = half_pages;
+        ModelRunner run("tiny-exl3", *ops_, o);
+        auto seq = run.start(), mate = run.start();
+        const auto part = [&](int from, int to) {
+            return std::vector<TokenId>(tokens.begin() + from, tokens.begin() + to);
+        };
+        std::vector<float> all = run.feed(seq, part(0, 701), 320);
+        run.feed(mate, part(0, 40), 512);
+        auto fork =
+            ModelRunner::Sequence{must(run.store().fork(run.stream(), seq.memory, 17)), seq.tokens};
+        for (const auto& logits :
+             {run.step({&mate, &seq}, {part(40, 41), part(701, 901)}),
+              run.step({&fork, &seq, &mate}, {part(901, 1101), part(1101, 1301), part(41, 42)}),
+              run.step({&seq, &fork}, {part(1301, 1302), part(1302, 1400)})})
+            for (const auto& l : logits)
+                all.insert(all.end(), l.begin(), l.end());
+        EXPECT_EQ(half_pages > 0, run.staging() && run.staging()->traffic().staged_steps > 4);
+        return all;
+    };
+    const auto want = run_with(MemSpace::device, 0);
+    EXPECT_EQ(run_with(MemSpace::host_pinned, 0), want);
+    for (const int32_t half : {1, 2, 100})
+        EXPECT_EQ(run_with(MemSpace::host_pinned, half), want) << "halves of " << half;
+}
+
 TEST_F(GoldenCuda, PromptCutAtMultiplesOf64GivesTheSameBits) {
     const auto tokens = some_tokens(257, 512, 5);
     ModelRunner run = runner("tiny-exl3");

@@ -48,6 +48,14 @@ ModelRunner::ModelRunner(const std::string& name, Ops& ops, const Options& optio
     must(ops.reserve(Model::ops_limits(c, limits)));
     model_ = must(Model::create(c, std::move(weights), std::move(tables), *device_, ops, budget_,
                                 budget_, limits));
+    if (options.half_pages > 0) {
+        const StagingGeometry staging =
+            Model::staging_geometry(c, limits, geometry, options.half_pages, ops);
+        staging_ = options.make_staging
+                       ? options.make_staging(*device_, budget_, staging)
+                       : must(KvStaging::create(*device_, budget_, budget_, staging));
+        model_->stage_with(staging_.get());
+    }
     if (options.observe) model_->observe(this);
 }
 

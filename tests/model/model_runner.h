@@ -2,6 +2,7 @@
 // in chosen chunks, collects logits, and records what an observer sees.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,10 @@ class ModelRunner : public StepObserver {
         int32_t mirror_slots = 0;  // of every layer
         Device* device = nullptr;  // null: a host device of the runner's own
         bool observe = true;       // off: steps of one row each may be replayed as graphs
+        int32_t half_pages = 0;    // of an arena to stage prefill by; 0: none
+        // Makes the arena; empty: KvStaging::create.
+        std::function<std::unique_ptr<KvStaging>(Device&, Budget&, const StagingGeometry&)>
+            make_staging = {};
     };
     // Takes a reference to ops; it and a device given must outlive the runner.
     ModelRunner(const std::string& name, Ops& ops, const Options& options);
@@ -35,6 +40,7 @@ class ModelRunner : public StepObserver {
     SequenceStore& store() { return *store_; }
     Stream& stream() { return *stream_; }
     Model& model() { return *model_; }
+    KvStaging* staging() { return staging_.get(); }
     const ModelConfig& config() const { return dir_->config(); }
     const ModelDir& dir() const { return *dir_; }
 
@@ -76,6 +82,7 @@ class ModelRunner : public StepObserver {
     std::unique_ptr<Stream> stream_;
     Budget budget_{"host memory", 0};
     std::unique_ptr<SequenceStore> store_;
+    std::unique_ptr<KvStaging> staging_;
     std::unique_ptr<Model> model_;
     std::vector<int32_t> row_positions_;
 };
