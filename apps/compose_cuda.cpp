@@ -28,6 +28,7 @@ Result<int> ordinal_of(const std::string& device) {
 Result<Backend> open_cuda_backend(const BackendOptions& o, int ordinal) {
     Backend b;
     TERRACE_ASSIGN(b.device, make_cuda_device(ordinal));
+    b.notes = cuda_notes(*b.device);
     // Threads make synthetic weights and gather n-gram rows; the GPU computes.
     b.pool = std::make_unique<WorkerPool>(
         o.threads > 0 ? o.threads : cpu_features().physical_threads, o.pinning);

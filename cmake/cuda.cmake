@@ -16,15 +16,26 @@ if(NOT TERRACE_HAS_CUDA)
   return()
 endif()
 
-# The fast kernels use clusters, bulk copies and wgmma; the forms for other GPUs exist for the tiled
-# products only, so that 90a is the one architecture that builds. Plain 90 would leave wgmma out.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 90a-real)
-endif()
-if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "^90a(-real)?$")
-  message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}: only 90a-real (Hopper) "
-                      "builds so far; use -DTERRACE_CUDA=OFF for other machines")
-endif()
+# Which GPUs there is code for: 80 (A100), 86 (RTX 30), 89 (RTX 40, L40), 90a (H100, H200), 120 (RTX
+# 50), in any combination; NN-virtual is PTX, which later GPUs compile when they first load it. `release`
+# is all five. Plain 90 would leave wgmma out.
+set(TERRACE_CUDA_ARCHITECTURES 90a CACHE STRING "GPUs to build for: of 80 86 89 90a 120, or release")
+set(TERRACE_CUDA_KNOWN 80 86 89 90a 120)
+string(REPLACE "release" "80;86;89;90a;120" TERRACE_CUDA_WANTED "${TERRACE_CUDA_ARCHITECTURES}")
+string(REGEX REPLACE "[ ,]+" ";" TERRACE_CUDA_WANTED "${TERRACE_CUDA_WANTED}")
+set(CMAKE_CUDA_ARCHITECTURES)
+foreach(arch IN LISTS TERRACE_CUDA_WANTED)
+  string(REGEX REPLACE "-(real|virtual)$" "" number "${arch}")
+  if(NOT number IN_LIST TERRACE_CUDA_KNOWN)
+    message(FATAL_ERROR "TERRACE_CUDA_ARCHITECTURES: ${arch} is none of 80, 86, 89, 90a, 120 (each also "
+                        "with -virtual) and not release; use -DTERRACE_CUDA=OFF for other machines")
+  endif()
+  if(arch STREQUAL number)
+    string(APPEND arch -real)
+  endif()
+  list(APPEND CMAKE_CUDA_ARCHITECTURES ${arch})
+endforeach()
+list(REMOVE_DUPLICATES CMAKE_CUDA_ARCHITECTURES)
 if(TERRACE_NVCC AND NOT DEFINED CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${TERRACE_NVCC})
 endif()

@@ -4,6 +4,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/ops.h"
 
@@ -20,6 +21,10 @@ CudaProbe probe_cuda();
 
 // unsupported when there is no such device, or when this build has no code for it.
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
+
+// What this build does more slowly on `device`, a CUDA device, than the fastest kernels here could; empty
+// on the GPUs that they are for.
+std::vector<std::string> cuda_notes(const Device& device);
 
 // `device` must be a CUDA device and outlive the operations.
 Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device);

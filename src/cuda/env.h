@@ -16,12 +16,14 @@
 #include <string>
 
 #include "base/error.h"
+#include "cuda/device/arch.h"
 
 namespace terrace::cuda {
 
 struct DeviceInfo {
     int ordinal = 0;
-    int cc = 0;  // compute capability, 90 for 9.0
+    int cc = 0;         // compute capability, 90 for 9.0
+    CodeFeatures code;  // of what this build has for it
     int sms = 0;
     size_t smem_per_block = 0;  // largest dynamic shared memory of a block
     size_t smem_per_sm = 0;
@@ -59,16 +61,24 @@ inline Error cuda_error(cudaError_t e, const char* what) {
 // earlier kernel writes or reads as activations; only immutable weights may be read before.
 enum class Start : uint8_t { after_previous, overlapping };
 
-// Starts a kernel; `what` names it in errors. Shared memory beyond 48 KiB is allowed for here (static
+// Starts a kernel; `what` names it in errors. A launch that asks for more shared memory than the device
+// has is refused by name: it is a plan's mistake. Shared memory beyond 48 KiB is allowed for here (static
 // shared memory counts too, hence the lower border).
-// `cluster` neighbouring blocks of x form a cluster, at most 8.
+// `cluster` neighbouring blocks of x form a cluster, at most code.most_cluster.
 template <class... P, class... A>
 Status start_clusters(const Launch& l, const char* what, void (*kernel)(P...), dim3 grid,
                       dim3 block, unsigned cluster, size_t smem, Start mode, A&&... args) {
+    if (smem > l.info->smem_per_block)
+        return Error{Code::internal, std::string(what) + ": needs " + std::to_string(smem) +
+                                         " bytes of shared memory, this device has " +
+                                         std::to_string(l.info->smem_per_block)};
     if (smem > 40 * 1024)
         TERRACE_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               static_cast<int>(smem)));
+    if (cluster > 8)
+        TERRACE_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                              cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
@@ -76,7 +86,7 @@ Status start_clusters(const Launch& l, const char* what, void (*kernel)(P...), d
     config.stream = l.stream;
     cudaLaunchAttribute attribute[2];
     unsigned n = 0;
-    if (mode == Start::overlapping && l.info->cc >= 90) {
+    if (mode == Start::overlapping && l.info->code.overlap) {
         attribute[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute[n++].val.programmaticStreamSerializationAllowed = 1;
     }

@@ -66,29 +66,31 @@ class TiledOps final : public Ops {
     Buffer memory_;
 };
 
-// cc 0: the device's own; 80: what runs on GPUs without wgmma. With few multiprocessors, other shapes
+// sync: as on GPUs without wgmma. With few multiprocessors, other shapes
 // of tiles are chosen.
-Rig& tiled(int cc = 0, int sms = 0) {
-    static std::map<std::pair<int, int>, std::unique_ptr<Rig>> rigs;
-    auto& rig = rigs[{cc, sms}];
+enum class Products { fastest, sync };
+Rig& tiled(Products products = Products::fastest, int sms = 0) {
+    static std::map<std::pair<Products, int>, std::unique_ptr<Rig>> rigs;
+    auto& rig = rigs[{products, sms}];
     if (!rig) {
         auto device = must(make_cuda_device(0));
         auto ops = std::make_unique<TiledOps>(*device);
-        if (cc) ops->info().cc = cc;
+        if (products == Products::sync) ops->info().code.wgmma = false;
         if (sms) ops->info().sms = sms;
         rig = std::make_unique<Rig>(std::move(device), std::move(ops));
     }
     return *rig;
 }
 
+constexpr std::initializer_list<Products> kBoth = {Products::fastest, Products::sync};
 constexpr double kLimit = 2e-6;  // f16 activations
 
 void tiled_conforms(const std::function<Lists(Rig&)>& run, const std::string& what,
-                    std::initializer_list<int> ccs = {0}) {
+                    std::initializer_list<Products> all = {Products::fastest}) {
     const Lists expected = run(reference());
-    for (const int cc : ccs) {
-        SCOPED_TRACE(what + " cc " + std::to_string(cc));
-        const Lists got = run(tiled(cc)), again = run(tiled(cc));
+    for (const Products products : all) {
+        SCOPED_TRACE(what + (products == Products::sync ? ", mma.sync" : ""));
+        const Lists got = run(tiled(products)), again = run(tiled(products));
         ASSERT_EQ(got.size(), expected.size());
         for (size_t i = 0; i < got.size(); ++i) {
             EXPECT_LT(nmse(got[i], expected[i]), kLimit) << "output " << i;
@@ -120,7 +122,7 @@ TEST_F(Gemm, EveryWidthAndCodebookMatchesTheReference) {
         for (int n16 = 16; n16 <= 128; n16 += codebook == Codebook::mul1 ? 8 : 16) {
             const LinearCase c = linear_case(37, 256, {{256, n16, DType::f16, codebook}});
             tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
-                           std::string(to_string(codebook)) + " " + std::to_string(n16), {0, 80});
+                           std::string(to_string(codebook)) + " " + std::to_string(n16), kBoth);
         }
 }
 
@@ -130,7 +132,7 @@ TEST_F(Gemm, TailsOfEveryDimensionMatchTheReference) {
             const LinearCase c = linear_case(
                 rows, in, {{130, 64}, {5, 48}, {128, 64}, {300, 64, DType::f16, Codebook::mcg}});
             tiled_conforms([&](Rig& rig) { return run_linear(rig, c); },
-                           std::to_string(rows) + " rows of " + std::to_string(in), {0, 80});
+                           std::to_string(rows) + " rows of " + std::to_string(in), kBoth);
         }
 }
 
@@ -177,7 +179,7 @@ TEST_F(Gemm, RowBitsDoNotDependOnTheRowsAround) {
                  {0, 1}, {3, 17}, {100, 33}, {64, 64}, {17, 100}, {5, 150}, {400, 257}, {0, 700}}) {
             LinearCase c = linear_case(rows, 2560, jobs);
             c.first = first;
-            const Lists some = run_linear(tiled(0, sms), c);
+            const Lists some = run_linear(tiled(Products::fastest, sms), c);
             for (size_t j = 0; j < jobs.size(); ++j) {
                 const auto out = static_cast<size_t>(jobs[j].out);
                 const auto from = all[j].begin() + static_cast<int64_t>(out) * first;
@@ -208,7 +210,7 @@ TEST_F(Gemm, ExpertsOfEveryKindMatchTheReference) {
                 tiled_conforms(
                     [&](Rig& rig) { return Lists{run_moe(rig, c)}; },
                     std::to_string(rows) + " rows, kind " + std::to_string(static_cast<int>(kind)),
-                    {0, 80});
+                    kBoth);
             }
 }
 

@@ -10,7 +10,10 @@ namespace terrace::test {
 
 using Lists = std::vector<std::vector<float>>;
 
-// The GPU rig of this process; null without a GPU.
+// The GPU rig of this process; null without a GPU. TERRACE_TEST_DEVICE=86 (or 80, 89, 120) makes its
+// plans those of such a device; the code stays that of the build. A build for 8.0 whose PTX a 9.0 device
+// runs is tested so in the room of an RTX 3090, and one for 9.0 with the clusters of an RTX 5090 (but for
+// CudaAttend, whose code for 9.0 needs more room).
 Rig* gpu();
 Rig& reference();
 

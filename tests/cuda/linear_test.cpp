@@ -136,7 +136,7 @@ TEST(GemvPlan, EveryPartHasWorkAndFitsAnExactSum) {
     for (int in = 128; in <= 120000; in += 1664)
         for (const cuda::Cut cut : {cuda::Cut::by_device, cuda::Cut::by_inputs})
             for (const int groups : {1, 4, 20, 96, 1940}) {
-                const cuda::GemvPlan plan = cuda::plan_gemv(in, groups, 16000, 132, cut);
+                const cuda::GemvPlan plan = cuda::plan_gemv(in, groups, 16000, 132, 16, cut);
                 ASSERT_GE(plan.parts, 1) << in;
                 ASSERT_LE(plan.parts, cuda::kMaxParts) << in;
                 EXPECT_LE((in / 16 + plan.parts - 1) / plan.parts * 16, 16000) << in;
@@ -147,12 +147,12 @@ TEST(GemvPlan, EveryPartHasWorkAndFitsAnExactSum) {
                     EXPECT_LE(groups * plan.parts, cuda::kMostPartBlocks * 132) << in;
                 }
             }
-    EXPECT_EQ(cuda::plan_gemv(128256, 4, 16000, 132, cuda::Cut::by_device).parts, 0);
+    EXPECT_EQ(cuda::plan_gemv(128256, 4, 16000, 132, 16, cuda::Cut::by_device).parts, 0);
 }
 
 TEST(GemvPlan, WideWeightsAreNotCutAndNarrowOnesMeetInClusters) {
     const auto plan = [](int in, int groups) {
-        return cuda::plan_gemv(in, groups, 16000, 132, cuda::Cut::by_device);
+        return cuda::plan_gemv(in, groups, 16000, 132, 16, cuda::Cut::by_device);
     };
     EXPECT_EQ(plan(2560, 1940).parts, 1);
     EXPECT_GE(plan(2560, 4).parts, 5);
@@ -184,7 +184,7 @@ TEST(RowPlan, ModelSizes) {
 TEST(GemvPlan, PartsByInputsDoNotDependOnTheDeviceOrTheLaunch) {
     for (const int groups : {1, 50, 4000})
         for (const int sms : {20, 132})
-            EXPECT_EQ(cuda::plan_gemv(2560, groups, 16000, sms, cuda::Cut::by_inputs).parts, 4);
+            EXPECT_EQ(cuda::plan_gemv(2560, groups, 16000, sms, 16, cuda::Cut::by_inputs).parts, 4);
 }
 
 }  // namespace

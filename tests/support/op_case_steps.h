@@ -14,6 +14,9 @@ std::vector<float> rows_of(uint64_t seed, uint64_t tag, int first, int rows, siz
 std::vector<float> seq_rows(const std::vector<SeqCase>& seqs, uint64_t tag, size_t width,
                             float scale = 1.0f);
 
+// Rows of `width` with the element of `s` put in.
+std::vector<float> spoiled(std::vector<float> rows, const Spoil& s, size_t width);
+
 struct Step {
     StepRows rows;
     std::vector<SeqRows> seqs;

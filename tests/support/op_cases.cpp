@@ -33,6 +33,12 @@ std::vector<float> seq_rows(const std::vector<SeqCase>& seqs, uint64_t tag, size
     return out;
 }
 
+std::vector<float> spoiled(std::vector<float> rows, const Spoil& s, size_t width) {
+    if (s.row >= 0)
+        rows[static_cast<size_t>(s.row) * width + static_cast<size_t>(s.column)] = s.value;
+    return rows;
+}
+
 namespace {
 
 // The rule of ops/args.h, RowKind; neighbours of one kind share a run.
@@ -433,7 +439,7 @@ std::vector<std::vector<float>> run_linear(Rig& rig, const LinearCase& c) {
         append(x, case_numbers(6, 1, static_cast<uint64_t>(r), static_cast<size_t>(c.in)));
         x.insert(x.end(), 3, NAN);
     }
-    a.x = rig.upload(x);
+    a.x = rig.upload(spoiled(x, c.spoil, static_cast<size_t>(a.x_stride)));
     a.rows = c.rows;
     a.n_jobs = static_cast<int32_t>(c.jobs.size());
     a.runs = {c.runs.data(), static_cast<int32_t>(c.runs.size())};
@@ -560,7 +566,8 @@ std::vector<float> run_index_scores(Rig& rig, const QsaCase& c) {
     const OpsLimits limits = qsa_limits(c, step);
     IndexScoresArgs a;
     a.step = step.rows;
-    a.iq = rig.upload(seq_rows(c.seqs, 5, static_cast<size_t>(c.index_heads * c.index_dim)));
+    const auto iq_width = static_cast<size_t>(c.index_heads * c.index_dim);
+    a.iq = rig.upload(spoiled(seq_rows(c.seqs, 5, iq_width), c.spoil, iq_width));
     a.index = planes.index;
     a.first_row = c.first_row;
     a.rows = c.rows < 0 ? step.rows.n_rows - c.first_row : c.rows;
@@ -592,7 +599,7 @@ std::vector<float> run_attend(Rig& rig, const QsaCase& c) {
                  heads = static_cast<size_t>(c.heads);
     AttendArgs a;
     a.step = step.rows;
-    a.q = rig.upload(seq_rows(c.seqs, 6, heads * hd));
+    a.q = rig.upload(spoiled(seq_rows(c.seqs, 6, heads * hd), c.spoil, heads * hd));
     a.qg = rig.upload(seq_rows(c.seqs, 7, heads * 2 * hd));
     a.kv = planes.kv;
     a.first_row = c.first_row;

@@ -83,6 +83,14 @@ LinearWeight make_plain_linear(Rig& rig, uint64_t seed, int in, int out, DType d
 // Random bits are a valid trellis. in and out are padded to multiples of 128.
 LinearWeight make_exl3_linear(Rig& rig, uint64_t seed, int in, int out, int n16, Codebook codebook);
 
+// One input element that is put in place of a case's own: of a row of activations (linear, moe), of
+// the queries (attend, index_scores).
+struct Spoil {
+    int row = -1;  // of the batch; -1: nothing
+    int column = 0;
+    float value = 0;
+};
+
 struct HyperCase {
     int first = 0, rows = 1;  // rows [first, first + rows) of an endless batch
     int streams = 4, hidden = 64, rank = 16;
@@ -108,6 +116,7 @@ struct LinearCase {
         Codebook codebook = Codebook::mul1;
     };
     std::vector<Job> jobs;
+    Spoil spoil = {};
 };
 std::vector<std::vector<float>> run_linear(Rig& rig, const LinearCase& c);
 
@@ -136,6 +145,7 @@ struct QsaCase {
     // Borders of attend's passes, in pages, ascending; empty: one pass. What earlier passes left is
     // in the call's state alone.
     std::vector<int> passes = {};
+    Spoil spoil = {};
 };
 struct QsaPrepared {
     std::vector<float> q, iq, k, v, raw;
@@ -175,6 +185,7 @@ struct RouteCase {
     Renormalise renormalise = Renormalise::yes;
     // Exactly these logits, of a router of f32; otherwise those of random rows [first, first + rows).
     std::function<float(int row, int expert)> logit = {};
+    Spoil spoil = {};  // of x, without `logit`
     int first = 0, hidden = 64;
     DType dtype = DType::f16;
     std::vector<RowRun> runs = {};
@@ -194,6 +205,7 @@ struct MoeCase {
     Codebook codebook = Codebook::mul1;
     int64_t favourite = -1;  // every row's first choice, when not negative
     std::vector<RowRun> runs = {};
+    Spoil spoil = {};
 };
 std::vector<float> run_moe(Rig& rig, const MoeCase& c);
 

@@ -142,7 +142,8 @@ RouteResult run_route(Rig& rig, const RouteCase& c) {
         router.out = c.experts;
         router.plain = make_plain(rig, w, DType::f32);
     } else {
-        a.x = rig.upload(rows_of(6, 1, c.first, c.rows, static_cast<size_t>(c.hidden), 3.0f));
+        const auto wide = static_cast<size_t>(c.hidden);
+        a.x = rig.upload(spoiled(rows_of(6, 1, c.first, c.rows, wide, 3.0f), c.spoil, wide));
         router = make_plain_linear(rig, 7, c.hidden, c.experts, c.dtype);
     }
     a.router = &router;
@@ -189,7 +190,8 @@ std::vector<float> run_moe(Rig& rig, const MoeCase& c) {
         }
     }
     MoeArgs a;
-    a.x = rig.upload(rows_of(8, 1, c.first, c.rows, static_cast<size_t>(c.hidden)));
+    const auto wide = static_cast<size_t>(c.hidden);
+    a.x = rig.upload(spoiled(rows_of(8, 1, c.first, c.rows, wide), c.spoil, wide));
     a.ids = rig.upload(ids);
     a.weights = rig.upload(weights);
     a.table = {experts.data(), c.experts, rig.upload(experts)};

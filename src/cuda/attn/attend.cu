@@ -10,9 +10,10 @@
 
 #include "cuda/attn/attn_internal.h"
 #include "cuda/attn/attn_plan.h"
-#include "cuda/attn/cluster.cuh"
 #include "cuda/attn/entries.cuh"
 #include "cuda/attn/mma.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
 namespace {
@@ -20,12 +21,12 @@ namespace {
 constexpr int kDim = 256;
 constexpr int kHeads = 16;  // rows of the left operand
 constexpr int kBlockTokens = 4;
-constexpr int kStages = 3;
 constexpr int kRowBytes = 2 * kDim + 16;  // of K and V in shared memory: no bank conflicts
-constexpr int kDecodeWarps = 8, kDecodeParts = 16;
-constexpr int kPrefillWarps = 4;  // two thread blocks per SM
+constexpr int kDecodeParts = 16;
 constexpr int kDecodeRowsPerLaunch = 64;
 
+// Warps and the ring's stages of tiles follow from the multiprocessor's memory: 9.0's has room for three
+// stages, and for eight warps of decoded rows; others, with as little as 99 KiB, have two of 4 warps.
 template <int kWarps>
 struct Shape {
     static constexpr int kTile = 8 * kWarps;  // tokens; a warp scores 8
@@ -34,11 +35,20 @@ struct Shape {
     static constexpr int kHalfStage = kTile * kRowBytes;
     static constexpr int kPitch = kTile + 8;  // of scores
     static constexpr int kScores = kHeads * kPitch;
-    static constexpr int kRingBytes = kStages * 2 * kHalfStage;
-    static constexpr int kSharedBytes = kRingBytes + 2 * kScores * static_cast<int>(sizeof(float));
+    static constexpr int ring_bytes(int stages) { return stages * 2 * kHalfStage; }
+    static constexpr int shared_bytes(int stages) {
+        return ring_bytes(stages) + 2 * kScores * static_cast<int>(sizeof(float));
+    }
 };
-static_assert(Shape<kDecodeWarps>::kSharedBytes <= 227 * 1024);
-static_assert(2 * (Shape<kPrefillWarps>::kSharedBytes + 1024) <= 228 * 1024);
+static_assert(Shape<8>::shared_bytes(3) <= 227 * 1024);
+static_assert(2 * (Shape<4>::shared_bytes(3) + 1024) <= 228 * 1024);
+static_assert(Shape<4>::shared_bytes(2) <= 99 * 1024);
+// Code of an architecture has the kernels that its GPUs run: CodeFeatures::large.
+#if __CUDA_ARCH__ == 900
+constexpr int kCodeStages = 3;
+#else
+constexpr int kCodeStages = 2;
+#endif
 
 // A part's maximum and total per head, and its sums.
 struct Partial {
@@ -133,7 +143,7 @@ struct State : Softmax {
 // Copies tiles of K and V to a ring in shared memory, K one tile ahead of V because it is needed one
 // tile ahead. A warp copies two blocks of each tile; its lanes hold the addresses of 16 tiles' blocks,
 // with the number of tokens in the low bits: of the 16 tiles that K is in, and of the 16 others.
-template <int kWarps, int kParts>
+template <int kWarps, int kParts, int kStages>
 class Ring {
   public:
     using S = Shape<kWarps>;
@@ -206,7 +216,7 @@ class Ring {
                 static_cast<uint32_t>((warp + kWarps * i) * kBlockTokens * kRowBytes + 16 * lane);
 #pragma unroll
             for (int t = 0; t < kBlockTokens; ++t)
-                copy16_async(to + t * kRowBytes, from + t * token_bytes_, t < n ? 16 : 0);
+                cp_async16(to + t * kRowBytes, from + t * token_bytes_, t < n ? 16 : 0);
         }
     }
 
@@ -354,10 +364,11 @@ __device__ __forceinline__ void each_state(State<kWarps>& x, int group, float* s
 }
 
 // Joins the parts of a row: each of `sharers` thread blocks has a share of the dims.
+template <int kWarps>
 __device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, int group,
                                      int n_parts, int rank, int sharers, const Partial* parts) {
     const int quads = kDim / 4 / sharers;
-    for (int i = static_cast<int>(threadIdx.x); i < group * quads; i += 32 * kDecodeWarps) {
+    for (int i = static_cast<int>(threadIdx.x); i < group * quads; i += 32 * kWarps) {
         const int head = i / quads, dim = 4 * (rank * quads + i % quads);
         float2 weight[kDecodeParts];
         float4 sum[kDecodeParts];
@@ -394,16 +405,18 @@ __device__ __forceinline__ void join(const AttendArgs& a, int row, int head0, in
 }
 
 // Computes  softmax attention of one row and K/V head over the row's list, times sigmoid(gate).
-// Grid and block  rows x kv_heads x team. Prefill: 4 warps, two blocks per SM; decode: 8 warps.
+// Grid and block  rows x kv_heads x team. Prefill: 4 warps, two blocks per SM; decode: 8 warps, or 4.
 //           QK: a warp per 8 tokens; PV: a warp per 256 / warps dims.
-// Shared memory   three stages of a tile (32 or 64 tokens) of K and V, two tiles of scores.
+// Shared memory   stages of a tile (32 or 64 tokens) of K and V, two tiles of scores.
 // Traffic   K and V of the list once per row, from L2 when rows share blocks; decode: 12 KiB per
 //           part to L2 and back.
 // Numerics  q (with the scale) and weights as f16, products summed in fp32; running maximum per
-//           tile; the sum of weights is that of the rounded ones.
-template <int kWarps, int kParts>
+//           tile; the sum of weights is that of the rounded ones. A query that is not finite gives NaN
+//           in its own head, where the reference gives zeros.
+template <int kWarps, int kParts, int kStages>
 __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     attend_kernel(const AttendArgs a, int first, Team team, Partial* partials) {
+    if constexpr (kStages != kCodeStages) return;
     using S = Shape<kWarps>;
     extern __shared__ __align__(128) std::byte shared[];
     pdl_launch();
@@ -417,7 +430,7 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     walk.complete = (at.pos + 1) / kBlockTokens;
     walk.list = a.blocks.empty() ? nullptr : a.blocks.device_pointer() + int64_t{r} * a.top;
     walk.table = a.step.block_tables.device_pointer() + at.seq.table_offset;
-    Ring<kWarps, kParts> ring(shared, a.kv, kv_head);
+    Ring<kWarps, kParts, kStages> ring(shared, a.kv, kv_head);
     pdl_wait();
     // With one part per thread block, entries do not depend on the length of the list: its values
     // are asked for together with the length.
@@ -445,7 +458,7 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     uint32_t q[kDim / 16][4];
     load_queries<kWarps>(a, row, head0, group, ring.v(tile0 + kStages - 1), q);
 
-    const int entry0 = Ring<kWarps, kParts>::lane_entry(walk, tile0 / 16);
+    const int entry0 = ring.lane_entry(walk, tile0 / 16);
     if ((parts > 1 || tile0 >= 16) && walk.list)
         listed = entry0 < walk.n_blocks ? walk.list[entry0] : 0;
     ring.resolve(walk, tile0 / 16, entry0, listed);
@@ -454,27 +467,27 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
     for (int i = -1; i < kStages - 1; ++i) {
         ring.fetch_k(walk, tile0 + i + 1);
         if (i >= 0) ring.fetch_v(walk, tile0 + i);
-        commit_copies();
+        cp_async_commit();
     }
 
     // The scores of a tile are made while the one before is added: one barrier per tile.
-    auto* scores = reinterpret_cast<float*>(shared + S::kRingBytes);
+    auto* scores = reinterpret_cast<float*>(shared + S::ring_bytes(kStages));
     State<kWarps> x;
     x.clear();
     float* const state = reinterpret_cast<float*>(a.state.device_pointer()) +
                          (int64_t{r} * a.heads + head0) * attend_sums(kDim);
     if (kParts == 1 && !first_pass)
         each_state(x, group, state, [](float& mine, float& kept) { mine = kept; });
-    wait_copies<kStages - 1>();
+    cp_async_wait<kStages - 1>();
     __syncthreads();
     if (walk.tiles > tile0) score_tile<kWarps>(q, ring.k(tile0), scores + tile0 % 2 * S::kScores);
     int part = 0, tile_of_part = tile0;
     for (int t = tile0; t < walk.tiles; ++t) {
-        wait_copies<kStages - 2>();
+        cp_async_wait<kStages - 2>();
         __syncthreads();
         ring.fetch_k(walk, t + kStages);
         ring.fetch_v(walk, t + kStages - 1);
-        commit_copies();
+        cp_async_commit();
         if (t + 1 < walk.tiles)
             score_tile<kWarps>(q, ring.k(t + 1), scores + (t + 1) % 2 * S::kScores);
         add_tile<kWarps>(x, scores + t % 2 * S::kScores, ring.v(t),
@@ -498,9 +511,9 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 1 ? 1 : 2)
         if (!team.arrivals) {
             cluster_arrive();
             cluster_wait();
-            join(a, row, head0, group, n_parts, rank, team.blocks, of_row);
+            join<kWarps>(a, row, head0, group, n_parts, rank, team.blocks, of_row);
         } else if (last_block(team.arrivals + unit, static_cast<uint32_t>(team.blocks))) {
-            join(a, row, head0, group, n_parts, 0, 1, of_row);
+            join<kWarps>(a, row, head0, group, n_parts, 0, 1, of_row);
         }
         return;
     }
@@ -537,22 +550,29 @@ size_t attend_mma_scratch_bytes(const OpsLimits& l) {
 }
 
 Status attend_mma(const Launch& l, const AttendArgs& a) {
-    const int kv_heads = a.kv.kv_heads;
+    const int kv_heads = a.kv.kv_heads, sms = l.info->sms;
+    const bool large = l.info->code.large;
     const auto launch = [&](const RowRun& run) {
         const int units = run.n_rows * kv_heads;
         if (run.kind == RowKind::prefill)
-            return start(l, "attend", attend_kernel<kPrefillWarps, 1>,
-                         dim3(static_cast<unsigned>(units)), dim3(32 * kPrefillWarps),
-                         Shape<kPrefillWarps>::kSharedBytes, Start::overlapping, a, run.row0,
+            return start(l, "attend", large ? attend_kernel<4, 1, 3> : attend_kernel<4, 1, 2>,
+                         dim3(static_cast<unsigned>(units)), dim3(32 * 4),
+                         Shape<4>::shared_bytes(large ? 3 : 2), Start::overlapping, a, run.row0,
                          Team{1, nullptr}, nullptr);
-        const int blocks = team_blocks(units, l.info->sms), sms = l.info->sms;
+        const int blocks = team_blocks(units, sms);
         // A few SMs are left over when a device is filled with clusters.
-        const bool clusters = blocks > 1 && units * blocks <= sms - sms / 7;
-        return start_clusters(l, "attend", attend_kernel<kDecodeWarps, kDecodeParts>,
-                              clusters ? blocks : 1, dim3(static_cast<unsigned>(units * blocks)),
-                              dim3(32 * kDecodeWarps), Shape<kDecodeWarps>::kSharedBytes, a,
-                              run.row0, Team{blocks, clusters ? nullptr : l.counters},
-                              reinterpret_cast<Partial*>(l.scratch));
+        const bool clusters =
+            blocks > 1 && blocks <= l.info->code.most_cluster && units * blocks <= sms - sms / 7;
+        const dim3 grid(static_cast<unsigned>(units * blocks));
+        const Team team{blocks, clusters ? nullptr : l.counters};
+        const auto cluster = static_cast<unsigned>(clusters ? blocks : 1);
+        auto* partials = reinterpret_cast<Partial*>(l.scratch);
+        return large ? start_clusters(l, "attend", attend_kernel<8, kDecodeParts, 3>, grid,
+                                      dim3(32 * 8), cluster, Shape<8>::shared_bytes(3),
+                                      Start::overlapping, a, run.row0, team, partials)
+                     : start_clusters(l, "attend", attend_kernel<4, kDecodeParts, 2>, grid,
+                                      dim3(32 * 4), cluster, Shape<4>::shared_bytes(2),
+                                      Start::overlapping, a, run.row0, team, partials);
     };
     const auto fit = static_cast<int>(
         std::min(l.scratch_bytes / partial_bytes_per_row(kv_heads), size_t{kDecodeRowsPerLaunch}));

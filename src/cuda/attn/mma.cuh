@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/async.cuh"
+
 namespace terrace::cuda {
 
 // c += a * b, m16n8k16, f16 in, f32 sums. With g = lane / 4 and t = lane % 4:
@@ -33,26 +35,8 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                  : "memory");
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 __device__ __forceinline__ void store8_shared(uint32_t to, uint32_t low, uint32_t high) {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(low), "r"(high) : "memory");
-}
-
-// 16 bytes to shared memory; the first `bytes` (0 or 16) from memory, the others zero.
-__device__ __forceinline__ void copy16_async(uint32_t to, const void* from, uint32_t bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most kPending of this thread's groups are not complete.
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // 16 bytes that this SM will not look at again.
@@ -65,9 +49,15 @@ __device__ __forceinline__ uint4 load16_once(const uint4* p) {
     return v;
 }
 
-// Asks for `bytes` (a multiple of 16) to be brought to L2.
-__device__ __forceinline__ void prefetch_l2(const void* p, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+// Asks for `bytes` (a multiple of 128) to be brought to L2; called by all lanes of a warp.
+__device__ __forceinline__ void prefetch_l2_warp(const std::byte* p, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    if ((threadIdx.x & 31) == 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#else
+    for (uint32_t i = (threadIdx.x & 31) * 128; i < bytes; i += 32 * 128)
+        prefetch_l2(p + i);
+#endif
 }
 
 // 2^x, 2 ulp; results below the normal range are 0.

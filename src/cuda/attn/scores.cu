@@ -4,7 +4,8 @@
 // of the right one. Queries are split in two f16, the second the rest of the first, and both products
 // go to the same sums, so scores have the accuracy of fp32 queries. Each query row is scaled by a
 // power of two that keeps its parts in the range of f16.
-// Decoded rows, often one, take mma in steps of two rows; prefilled rows wgmma in steps of 16.
+// Decoded rows, often one, take mma in steps of two rows; prefilled rows wgmma in steps of 16 where
+// there is wgmma.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
@@ -95,7 +96,7 @@ __device__ __forceinline__ void load_queries(const IndexScoresArgs& a, int row0,
             store_query<kWide>(queries.operand, 1, r, head, lane % 8 * 2 + i, first);
         }
     }
-    if (kWide) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads it
+    if (kWide) async_proxy_fence();  // wgmma reads it
 }
 
 // Scores of two rows from products of one of them with blocks g and g + 8, two heads each: of row
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
                (page * page_blocks + tile % page_blocks) * (kDim / 8);
     };
     const auto prefetch = [&](const uint4* p) {
-        if (p && lane == 0) prefetch_l2(p, kTile * kDim * 2);
+        if (p) prefetch_l2_warp(reinterpret_cast<const std::byte*>(p), kTile * kDim * 2);
     };
     int loaded = -1;
     const uint4* next = n_items > 0 ? keys_of(item) : nullptr;
@@ -296,11 +297,12 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
 Status index_scores_mma(const Launch& l, const IndexScoresArgs& a, float scale) {
     for (const RowRun& run : runs_within(a.step, a.first_row, a.rows))
         for (const Segments& s : row_segments(a.step, run.row0, run.n_rows))
-            TERRACE_TRY(
-                start(l, "index_scores",
-                      run.kind == RowKind::decode ? scores_kernel<false> : scores_kernel<true>,
-                      dim3(2 * static_cast<unsigned>(l.info->sms)), dim3(32 * kWarps), 0,
-                      Start::overlapping, a, s, scale));
+            TERRACE_TRY(start(l, "index_scores",
+                              run.kind == RowKind::prefill && l.info->code.wgmma
+                                  ? scores_kernel<true>
+                                  : scores_kernel<false>,
+                              dim3(2 * static_cast<unsigned>(l.info->sms)), dim3(32 * kWarps), 0,
+                              Start::overlapping, a, s, scale));
     return {};
 }
 

@@ -13,7 +13,8 @@
 #include <algorithm>
 
 #include "cuda/attn/attn_ops.h"
-#include "cuda/attn/cluster.cuh"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
 namespace {
@@ -575,10 +576,12 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const SelectBlocksArgs
 Status select_blocks(const Launch& l, const SelectBlocksArgs& a) {
     if (a.rows == 0) return {};
     // Few rows: more blocks for each, as far as they fit on the device side by side.
-    const int cluster = a.rows <= 4 ? 16 : a.rows <= 16 ? 8 : 1;
-    return start_clusters(l, "select_blocks", select_kernel, cluster,
+    const int wanted = a.rows <= 4 ? kMaxCluster : a.rows <= 16 ? kMinCluster : 1;
+    const int most = l.info->code.most_cluster, cluster = std::min(wanted, most);
+    return start_clusters(l, "select_blocks", select_kernel,
                           dim3(static_cast<unsigned>(a.rows) * static_cast<unsigned>(cluster)),
-                          dim3(kThreads), 0, a, cluster);
+                          dim3(kThreads), static_cast<unsigned>(cluster), 0, Start::overlapping, a,
+                          cluster);
 }
 
 }  // namespace terrace::cuda

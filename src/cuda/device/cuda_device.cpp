@@ -16,6 +16,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/device/arch.h"
+#include "cuda/device/notes.h"
 
 namespace terrace {
 
@@ -29,7 +30,7 @@ CudaProbe probe_cuda() {
         if (!cuda::has_code_for(TERRACE_CUDA_ARCHS, 10 * major + minor))
             probe.reason = fmt::format(
                 "this build has no code for compute capability {}.{} (it has {}): build with "
-                "-DCMAKE_CUDA_ARCHITECTURES={}{}",
+                "-DTERRACE_CUDA_ARCHITECTURES={}{}",
                 major, minor, TERRACE_CUDA_ARCHS, major, minor);
         return probe;
     }
@@ -56,12 +57,13 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
         return Error{
             Code::unsupported,
             fmt::format("--device cuda:{}: {} has compute capability {}.{}, this build has "
-                        "code for {}: build with -DCMAKE_CUDA_ARCHITECTURES={}{}, or use "
+                        "code for {}: build with -DTERRACE_CUDA_ARCHITECTURES={}{}, or use "
                         "--device cpu",
                         ordinal, p.name, p.major, p.minor, TERRACE_CUDA_ARCHS, p.major, p.minor)};
     cuda::DeviceInfo info;
     info.ordinal = ordinal;
     info.cc = 10 * p.major + p.minor;
+    info.code = cuda::features_of(cuda::code_for(TERRACE_CUDA_ARCHS, info.cc));
     info.sms = p.multiProcessorCount;
     info.smem_per_block = p.sharedMemPerBlockOptin;
     info.smem_per_sm = p.sharedMemPerMultiprocessor;
@@ -69,6 +71,10 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
     info.memory_bytes = p.totalGlobalMem;
     info.name = p.name;
     return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(std::move(info)));
+}
+
+std::vector<std::string> cuda_notes(const Device& device) {
+    return cuda::notes_of(static_cast<const cuda::CudaDevice&>(device).info());
 }
 
 namespace cuda {

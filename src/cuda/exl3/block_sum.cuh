@@ -8,9 +8,6 @@
 
 namespace terrace::cuda {
 
-// Entries of a token's 128 columns in shared memory: 8 more shift the banks of the next token.
-constexpr int kSumPitch = 136;
-
 // What one warp leaves per token and column: hi and lo sums, or the f32 sum.
 template <Arithmetic A>
 struct WarpSum;
@@ -22,11 +19,6 @@ template <>
 struct WarpSum<Arithmetic::half> {
     using Type = float;
 };
-
-constexpr size_t warp_sum_bytes(Arithmetic a, int warps, int tokens) {
-    return size_t{static_cast<unsigned>(warps * tokens * kSumPitch)} *
-           (a == Arithmetic::integer ? 8 : 4);
-}
 
 // acc of TILES column tiles from `first_tile` on into sums[tokens][kSumPitch] of this warp's k-share.
 template <Arithmetic A, int GROUPS, int TILES>

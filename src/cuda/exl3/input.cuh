@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "cuda/exl3/hadamard.cuh"
+#include "cuda/linear/plan.h"
 #include "cuda/util/common.cuh"
 #include "exl3/tensor.h"
 
@@ -25,7 +26,6 @@ namespace terrace::cuda {
 
 enum class Arithmetic : uint8_t { integer, half };
 
-constexpr size_t kPlaneBytes = 32;  // per token and 16 inputs
 constexpr float kInt16Top = 32512.0f;
 
 // The scale follows from the largest Euclidean norm of a row's blocks of 128, which the orthonormal

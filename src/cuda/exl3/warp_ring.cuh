@@ -1,6 +1,6 @@
 // A warp's private stream of equally long, equally spaced pieces of global memory through a ring in
-// shared memory: bulk copies issued by one lane, one mbarrier per slot, no barrier of the block. A
-// slot takes two pieces, which halves the cost of waiting and refilling. Pieces are at least some
+// shared memory: bulk copies issued by one lane, or copies by all lanes on GPUs that have none; one
+// mbarrier per slot, no barrier of the block. A slot takes two pieces, which halves the cost of waiting and refilling. Pieces are at least some
 // hundred bytes, so that few requests keep memory busy: eight warps with two slots of two 1.5 KiB
 // pieces have 48 KiB on the way.
 // Addresses and lengths are multiples of 16. Memory read this way must be immutable weights when
@@ -9,11 +9,9 @@
 #pragma once
 #include <cstdint>
 
-namespace terrace::cuda {
+#include "cuda/ptx/async.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace terrace::cuda {
 
 // Brings `bytes` from `p` on into the L2 cache, 128 per thread of the block.
 __device__ __forceinline__ void prefetch_l2(const void* p, int bytes) {
@@ -31,13 +29,6 @@ __device__ __forceinline__ T uniform(T v) {
 __device__ __forceinline__ int uniform_warp() {
     return uniform(static_cast<int>(threadIdx.x) >> 5);
 }
-__device__ __forceinline__ bool elect_lane() {
-    uint32_t yes;
-    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}\n"
-                 : "=r"(yes));
-    return yes != 0;
-}
-
 constexpr int kSlotPieces = 2;
 // Slots that a ring fills when it is made, in front of pdl_wait(); fill() does the others. More would
 // stand in the way of what ends the kernel in front and of the input (2560 x 12288, one row: 14.6 us
@@ -61,10 +52,9 @@ class WarpRing {
           bytes_(uniform(bytes)) {
         if (elect_lane()) {
             for (int i = 0; i < n_slots_; ++i)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * i)
-                             : "memory");
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                mbarrier_init(barriers_ + 8 * i, kCopyEngine ? 1 : 32);
+            mbarrier_init_fence();
+            async_proxy_fence();
         }
         __syncwarp();
         for (int i = 0; i < kSlotsAhead; ++i)
@@ -79,12 +69,7 @@ class WarpRing {
 
     // Waits for the next kSlotPieces pieces, or those that are left; valid until release().
     __device__ __forceinline__ const uint32_t* acquire() {
-        asm volatile(
-            "{\n.reg .pred p;\n"
-            "wait_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-            "@!p bra wait_%=;\n}\n" ::"r"(barriers_ + 8 * slot_),
-            "r"(phase_)
-            : "memory");
+        mbarrier_wait(barriers_ + 8 * slot_, phase_);
         return reinterpret_cast<const uint32_t*>(slots_ + slot_ * (kSlotPieces * bytes_));
     }
     // Every lane has read what it needs: the slot is refilled.
@@ -95,25 +80,24 @@ class WarpRing {
     }
 
   private:
-    __device__ __forceinline__ void copy(uint32_t to, const std::byte* from, uint32_t barrier) {
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-            "[%3];" ::"r"(to),
-            "l"(from), "r"(bytes_), "r"(barrier)
-            : "memory");
-    }
     __device__ __forceinline__ void issue(int slot) {
         static_assert(kSlotPieces == 2);
         if (left_ <= 0) return;
+        const uint32_t barrier = barriers_ + 8 * slot;
+        const uint32_t to = shared_address(slots_ + slot * (2 * bytes_));
+#if __CUDA_ARCH__ >= 900
         if (elect_lane()) {
-            const uint32_t barrier = barriers_ + 8 * slot;
-            const uint32_t to = shared_address(slots_ + slot * (2 * bytes_));
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                         "r"(left_ > 1 ? 2 * bytes_ : bytes_)
-                         : "memory");
-            copy(to, next_, barrier);
-            if (left_ > 1) copy(to + bytes_, next_ + step_, barrier);
+            mbarrier_expect(barrier, left_ > 1 ? 2 * bytes_ : bytes_);
+            bulk_load(to, next_, bytes_, barrier);
+            if (left_ > 1) bulk_load(to + bytes_, next_ + step_, bytes_, barrier);
         }
+#else
+        for (int i = 16 * (static_cast<int>(threadIdx.x) & 31); i < bytes_; i += 512) {
+            cp_async16(to + i, next_ + i);
+            if (left_ > 1) cp_async16(to + bytes_ + i, next_ + step_ + i);
+        }
+        cp_async_arrive(barrier);
+#endif
         next_ += 2 * static_cast<uint64_t>(step_);
         left_ -= 2;
     }

@@ -36,10 +36,10 @@ __global__ void __launch_bounds__(kThreads) exl3_sync(const __grid_constant__ Pr
             uint8_t* stage = stages + (k & 1) * kStageBytes;
             const __half* x = tile.x + k * p.slots * 64;
             for (int c = static_cast<int>(threadIdx.x); c < tile.rows * 8; c += kThreads)
-                cp_async16(smem_address(stage + c * 16), x + c * 8);
+                cp_async16(shared_address(stage + c * 16), x + c * 8);
             for (int c = static_cast<int>(threadIdx.x); c < row_bytes / 4; c += kThreads) {
                 const int byte = c * 16, row = byte / row_bytes;
-                cp_async16(smem_address(stage + kXBytes + byte),
+                cp_async16(shared_address(stage + kXBytes + byte),
                            reinterpret_cast<const uint8_t*>(tile.trellis +
                                                             (4 * k + row) * tile.row_words) +
                                byte - row * row_bytes);

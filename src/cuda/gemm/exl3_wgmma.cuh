@@ -183,16 +183,16 @@ __global__ void __launch_bounds__(kWgmmaThreads, kBlocks)
     exl3_wgmma(const __grid_constant__ Product p, int n_stages) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t dynamic_smem[];
-    uint8_t* smem = dynamic_smem + (-smem_address(dynamic_smem) & 1023u);
+    uint8_t* smem = dynamic_smem + (-shared_address(dynamic_smem) & 1023u);
     const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
     StageRing ring;
     ring.bytes = stage_bytes(kRows, p.n16);
     ring.n_stages = n_stages;
-    ring.stages = smem_address(smem);
+    ring.stages = shared_address(smem);
     auto* results = reinterpret_cast<float*>(smem + n_stages * ring.bytes);
     auto* notes = reinterpret_cast<Tile*>(results + kStageFloats);
     static_assert(kNotes * sizeof(Tile) + 2 * kMaxStages * 8 <= 1024);
-    ring.full = smem_address(notes + kNotes);
+    ring.full = shared_address(notes + kNotes);
     if (threadIdx.x == 0) {
         for (int s = 0; s < n_stages; ++s) {
             mbarrier_init(ring.full_bar(s), kProducers);

@@ -25,7 +25,7 @@ int pad128(int n) {
 }
 
 Status run_product(const Launch& l, Product& p) {
-    if (l.info->cc != 90) {
+    if (!l.info->code.wgmma) {
         p.tile_rows = kExpertTileRows;
         return product_sync(l, p);
     }

@@ -75,7 +75,7 @@ Status plain_product(const Launch& l, const PlainProduct& p) {
     int widest = 0;
     for (int j = 0; j < p.n_jobs; ++j) {
         const PlainJob& job = p.jobs[j];
-        const bool fast = l.info->cc == 90 && job.w.dtype == DType::f16 && p.in % 8 == 0;
+        const bool fast = l.info->code.wgmma && job.w.dtype == DType::f16 && p.in % 8 == 0;
         PlainProduct& k = kinds[!fast ? 2 : shares_inputs(p.in, job.out) ? 1 : 0];
         k.jobs[k.n_jobs++] = job;
         if (!fast) widest = std::max(widest, job.out);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/plain.h"
-#include "cuda/ptx/async.cuh"
+#include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/util/common.cuh"
 
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads, 2) plain_wgmma(const __grid_constant
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     constexpr int kStage = stage_bytes(kRows);
     extern __shared__ uint8_t dynamic_smem[];
-    uint8_t* smem = dynamic_smem + (-smem_address(dynamic_smem) & 1023u);
-    const uint32_t stages = smem_address(smem);
+    uint8_t* smem = dynamic_smem + (-shared_address(dynamic_smem) & 1023u);
+    const uint32_t stages = shared_address(smem);
     const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
     const int g = lane >> 2, t4 = lane & 3;
     const int rank = static_cast<int>(blockIdx.x), row0 = static_cast<int>(blockIdx.z) * kRows;
@@ -123,11 +123,11 @@ __global__ void __launch_bounds__(kThreads, 2) plain_wgmma(const __grid_constant
         cluster_barrier();
         for (int e = static_cast<int>(threadIdx.x); e < kRows / kShare * kOuts; e += kThreads) {
             const int n = rank * (kRows / kShare) + e / kOuts, o = e % kOuts;
-            const uint32_t at = smem_address(sums + n * kSumStride + o);
+            const float* at = sums + n * kSumStride + o;
             float sum = 0.0f;
 #pragma unroll
-            for (uint32_t b = 0; b < kShare; ++b)
-                sum += cluster_load(at, b);
+            for (int b = 0; b < kShare; ++b)
+                sum += __uint_as_float(cluster_load(cluster_address(at, b)));
             if (n < n_rows && o < n_out)
                 y[n * job.y_stride + o] = sum * (unscale ? unscale[n] : 1.0f);
         }

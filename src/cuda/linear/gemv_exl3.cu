@@ -4,15 +4,14 @@
 #include <algorithm>
 
 #include "cuda/exl3/block_sum.cuh"
-#include "cuda/exl3/cluster.cuh"
 #include "cuda/linear/plan.h"
+#include "cuda/ptx/cluster.cuh"
 #include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
 namespace {
 
 constexpr int kThreads = 32 * kGemvWarps;
-constexpr size_t kRingBudget = 64 * 1024;  // per block: three blocks share a multiprocessor
 constexpr int kPrepareThreads = 768;
 
 struct Job {
@@ -35,6 +34,7 @@ struct Jobs {
     const float* x;  // row 0
     int64_t x_stride;
     int32_t rows;
+    int32_t chunk;  // blocks of 128 inputs that are transformed together
     int32_t slots;  // of each warp's ring
     int32_t parts;  // of the inputs, a block each
     Meet meet;      // how the parts of a group meet
@@ -44,8 +44,8 @@ struct Jobs {
 
 // Computes: each row's B planes and scale, for each job (each has its own suh).
 // Grid and block: (rows, jobs), 768 threads; a block takes one row.
-// Shared memory: the transformed row, padded_in floats.
-// Traffic: 4 bytes read and 2 written per input.
+// Shared memory: the transformed row, or a.chunk blocks of 128 inputs of it at a time.
+// Traffic: 4 bytes read, once per chunk, and 2 written per input.
 // Numerics: exact rounding of the fp32 transform to int16 or f16, one scale per row.
 template <Arithmetic A>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ Jobs a) {
@@ -56,18 +56,28 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
     const int row = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
     pdl_launch();
     pdl_wait();
-    uint32_t top = transform_row(a.x + row * a.x_stride, job.in, job.suh, job.padded_in, xh);
-    top = __reduce_max_sync(0xffffffffu, top);
-    if (tid % 32 == 0) warp_top[tid / 32] = top;
-    __syncthreads();
-    top = 0;
-    for (uint32_t t : warp_top)
-        top = max(top, t);
-    const Quantiser q = row_quantiser(A, top);
-    int sum = 0;
+    constexpr int kWarps = kPrepareThreads / 32;
+    const int blocks = job.padded_in / 128;
+    InputScales<6> scales;
+    scales.hold(job.suh, blocks, tid / 32, kWarps, tid & 31);
     std::byte* planes = job.planes + row * (job.padded_in / 16 * static_cast<int>(kPlaneBytes));
-    for (int i = tid; i < job.padded_in / 4; i += kPrepareThreads)
-        sum += store_planes<A>(xh + 16 * (i / 4), q.inverse, planes, i / 4, i % 4);
+    Quantiser q;
+    int sum = 0;
+    for (int first = 0; first < blocks; first += a.chunk) {
+        const int last = min(first + a.chunk, blocks);
+        uint32_t top = __reduce_max_sync(
+            0xffffffffu, transform_blocks(a.x + row * a.x_stride, job.in, job.suh, scales,
+                                          job.padded_in, tid / 32, kWarps, first, last, xh, 128));
+        if (tid % 32 == 0) warp_top[tid / 32] = top;
+        __syncthreads();
+        top = 0;
+        for (uint32_t t : warp_top)
+            top = max(top, t);
+        q = row_quantiser(A, top);
+        for (int i = 32 * first + tid; i < 32 * last; i += kPrepareThreads)
+            sum += store_planes<A>(xh + 16 * (i / 4 - 8 * first), q.inverse, planes, i / 4, i % 4);
+        if (last < blocks) __syncthreads();  // xh is written again
+    }
     sum = __reduce_add_sync(0xffffffffu, sum);
     if (tid % 32 == 0) warp_total[tid / 32] = sum;
     __syncthreads();
@@ -218,6 +228,7 @@ struct Batch {
     int widest = 0;  // padded input
     int n16 = 0;     // largest
     int part = 0;    // row tiles of the largest part
+    GemvRoom room;
 };
 
 template <Arithmetic A, int GROUPS, int TILES>
@@ -226,22 +237,23 @@ Status launch_gemv(const Launch& l, Batch& b) {
     Jobs& jobs = b.jobs;
     const int bytes = TILES * b.n16 * 2 * kSlotPieces;
     const int deepest = (b.part + kShares * kSlotPieces - 1) / (kShares * kSlotPieces);
-    jobs.slots = ring_slots(deepest, bytes, kGemvWarps, kRingBudget);
-    const size_t ring = static_cast<size_t>(jobs.slots) * bytes * kGemvWarps + 16;
-    const size_t sums = warp_sum_bytes(A, kShares, jobs.rows);
-    size_t smem = (std::max(ring, sums) + 127) / 128 * 128;
-    jobs.gather_at = static_cast<int32_t>(smem);
-    smem += size_t{1024} * jobs.parts * ((jobs.rows + jobs.parts - 1) / jobs.parts);
+    const GemvShared shared =
+        gemv_shared(b.room, deepest, bytes,
+                    warp_sum_bytes(sizeof(typename WarpSum<A>::Type), kShares, jobs.rows),
+                    jobs.parts, jobs.rows);
+    jobs.slots = shared.slots;
+    jobs.gather_at = static_cast<int32_t>(shared.gather_at);
     return start_clusters(l, "gemv", gemv_kernel<A, GROUPS, TILES>, dim3(b.blocks), dim3(kThreads),
-                          jobs.meet == Meet::cluster ? jobs.parts : 1, smem, Start::overlapping,
-                          jobs);
+                          jobs.meet == Meet::cluster ? jobs.parts : 1, shared.bytes,
+                          Start::overlapping, jobs);
 }
 
 template <Arithmetic A>
 Status run_batch(const Launch& l, Batch& b) {
     const int rows = b.jobs.rows;
     TERRACE_TRY(start(l, "gemv input", prepare_kernel<A>, dim3(rows, b.jobs.n),
-                      dim3(kPrepareThreads), sizeof(float) * b.widest, Start::overlapping, b.jobs));
+                      dim3(kPrepareThreads), size_t{512} * b.jobs.chunk, Start::overlapping,
+                      b.jobs));
     if constexpr (A == Arithmetic::half) {
         return launch_gemv<A, 2, 8>(l, b);
     } else {
@@ -251,75 +263,93 @@ Status run_batch(const Launch& l, Batch& b) {
     }
 }
 
+// The first rows of [row0, row0 + rows) that memory for the parts' sums allows, times the weights of
+// one arithmetic. Returns their number.
+template <Arithmetic A>
+Result<int> run_rows(const Launch& launch, const LinearArgs& args, std::span<const LinearJob> jobs,
+                     int row0, int rows) {
+    Batch b;
+    b.jobs.x = args.x.device_pointer() + row0 * args.x_stride;
+    b.jobs.x_stride = args.x_stride;
+    b.room = gemv_room(launch.info->smem_per_sm);
+    Carve carve(launch.scratch);
+    int groups = 0;
+    for (const LinearJob& from : jobs) {
+        const LinearWeight& w = *from.weight;
+        const Exl3Tensor& t = w.exl3;
+        if ((t.codebook == Codebook::mul1) != (A == Arithmetic::integer)) continue;
+        Job& job = b.jobs.job[b.jobs.n++];
+        job.suh = t.suh;
+        job.svh = t.svh;
+        job.trellis = t.trellis;
+        job.planes = carve.take<std::byte>(t.in / 16 * kPlaneBytes * kDecodeRows);
+        job.scales = carve.take<RowScale>(kDecodeRows);
+        job.y = from.y.device_pointer() + row0 * from.y_stride;
+        job.y_stride = from.y_stride;
+        job.in = w.in;
+        job.out = w.out;
+        job.padded_in = t.in;
+        job.n16 = t.n16;
+        job.groups = t.out / 128;
+        job.multiplier = t.codebook == Codebook::mcg ? kMcgMultiplier : kThreeInstMultiplier;
+        job.addend = t.codebook == Codebook::mcg ? 0 : kThreeInstAddend;
+        groups += job.groups;
+        b.widest = std::max(b.widest, t.in);
+        b.n16 = std::max(b.n16, t.n16);
+    }
+    if (b.jobs.n == 0) return rows;
+    // Float sums must not depend on what else is in the launch, so their parts follow from the
+    // number of inputs alone; all jobs have the same.
+    const GemvPlan plan = plan_gemv(b.widest, groups, kMaxExactInputs, launch.info->sms,
+                                    launch.info->code.most_cluster,
+                                    A == Arithmetic::half ? Cut::by_inputs : Cut::by_device);
+    if (plan.parts == 0)
+        return Error{Code::internal, "gemv: too many inputs for this weight's product"};
+    const size_t left = launch.scratch_bytes - std::min(carve.used(), launch.scratch_bytes);
+    rows = std::min(rows, rows_per_launch(plan, groups, left));
+    if (rows == 0 || carve.used() > launch.scratch_bytes || (plan.parts > 1 && groups > kCounters))
+        return Error{Code::internal, "gemv: scratch memory is too small for this weight"};
+    b.jobs.rows = rows;
+    b.jobs.parts = plan.parts;
+    b.jobs.meet = plan.meet;
+    b.jobs.counters = launch.counters;
+    b.jobs.chunk = input_chunk(b.widest, launch.info->smem_per_block);
+    b.part = (b.widest / 16 + plan.parts - 1) / plan.parts;
+    int counters = 0;
+    for (int j = 0; j < b.jobs.n; ++j) {
+        Job& job = b.jobs.job[j];
+        job.first_block = b.blocks;
+        job.first_counter = counters;
+        b.blocks += job.groups * plan.parts;
+        counters += job.groups;
+        if (plan.parts > 1 && plan.meet == Meet::memory)  // a multiple of 256 bytes each
+            job.partial = carve.take<std::byte>(kPartSumBytes * job.groups * plan.parts * rows);
+    }
+    TERRACE_TRY(run_batch<A>(launch, b));
+    return rows;
+}
+
+template <Arithmetic A>
+Status run_all_rows(const Launch& launch, const LinearArgs& args, std::span<const LinearJob> jobs,
+                    int row0, int rows) {
+    for (int done = 0, n = 0; done < rows; done += n) {
+        TERRACE_ASSIGN(n, run_rows<A>(launch, args, jobs, row0 + done, rows - done));
+    }
+    return {};
+}
+
 }  // namespace
 
-size_t gemv_exl3_scratch_bytes(const DeviceInfo& info, int32_t widest) {
+size_t gemv_exl3_scratch_bytes(const DeviceInfo& info, int32_t widest, int32_t outputs) {
     const size_t in = static_cast<size_t>(widest + 127) / 128 * 128;
-    return size_t{8 * 128 * kDecodeRows} * kMostPartBlocks * static_cast<size_t>(info.sms) +
+    return part_sum_bytes(info.sms, info.code.most_cluster, outputs) +
            kMaxLinearJobs * (in / 16 * kPlaneBytes * kDecodeRows + 2048);
 }
 
 Status gemv_exl3(const Launch& launch, const LinearArgs& args, std::span<const LinearJob> jobs,
                  int row0, int rows) {
-    for (const Arithmetic arithmetic : {Arithmetic::integer, Arithmetic::half}) {
-        Batch b;
-        b.jobs.x = args.x.device_pointer() + row0 * args.x_stride;
-        b.jobs.x_stride = args.x_stride;
-        b.jobs.rows = rows;
-        Carve carve(launch.scratch);
-        int groups = 0;
-        for (const LinearJob& from : jobs) {
-            const LinearWeight& w = *from.weight;
-            const Exl3Tensor& t = w.exl3;
-            if ((t.codebook == Codebook::mul1) != (arithmetic == Arithmetic::integer)) continue;
-            Job& job = b.jobs.job[b.jobs.n++];
-            job.suh = t.suh;
-            job.svh = t.svh;
-            job.trellis = t.trellis;
-            job.planes = carve.take<std::byte>(t.in / 16 * kPlaneBytes * kDecodeRows);
-            job.scales = carve.take<RowScale>(kDecodeRows);
-            job.y = from.y.device_pointer() + row0 * from.y_stride;
-            job.y_stride = from.y_stride;
-            job.in = w.in;
-            job.out = w.out;
-            job.padded_in = t.in;
-            job.n16 = t.n16;
-            job.groups = t.out / 128;
-            job.multiplier = t.codebook == Codebook::mcg ? kMcgMultiplier : kThreeInstMultiplier;
-            job.addend = t.codebook == Codebook::mcg ? 0 : kThreeInstAddend;
-            groups += job.groups;
-            b.widest = std::max(b.widest, t.in);
-            b.n16 = std::max(b.n16, t.n16);
-        }
-        if (b.jobs.n == 0) continue;
-        // Float sums must not depend on what else is in the launch, so their parts follow from the
-        // number of inputs alone; all jobs have the same.
-        const GemvPlan plan =
-            plan_gemv(b.widest, groups, kMaxExactInputs, launch.info->sms,
-                      arithmetic == Arithmetic::half ? Cut::by_inputs : Cut::by_device);
-        if (plan.parts == 0)
-            return Error{Code::internal, "gemv: too many inputs for this weight's product"};
-        b.jobs.parts = plan.parts;
-        b.jobs.meet = plan.meet;
-        b.jobs.counters = launch.counters;
-        b.part = (b.widest / 16 + plan.parts - 1) / plan.parts;
-        int counters = 0;
-        for (int j = 0; j < b.jobs.n; ++j) {
-            Job& job = b.jobs.job[j];
-            job.first_block = b.blocks;
-            job.first_counter = counters;
-            b.blocks += job.groups * plan.parts;
-            counters += job.groups;
-            if (plan.parts > 1 && plan.meet == Meet::memory)
-                job.partial =
-                    carve.take<std::byte>(size_t{8 * 128} * job.groups * plan.parts * rows);
-        }
-        if (carve.used() > launch.scratch_bytes || (plan.parts > 1 && counters > kCounters))
-            return Error{Code::internal, "gemv: scratch memory is too small for this weight"};
-        TERRACE_TRY(arithmetic == Arithmetic::integer ? run_batch<Arithmetic::integer>(launch, b)
-                                                      : run_batch<Arithmetic::half>(launch, b));
-    }
-    return {};
+    TERRACE_TRY(run_all_rows<Arithmetic::integer>(launch, args, jobs, row0, rows));
+    return run_all_rows<Arithmetic::half>(launch, args, jobs, row0, rows);
 }
 
 }  // namespace terrace::cuda

@@ -8,7 +8,8 @@
 
 namespace terrace::cuda {
 
-size_t gemv_exl3_scratch_bytes(const DeviceInfo& info, int32_t widest);
+// For up to kMaxLinearJobs weights of `widest` inputs and `outputs` outputs in all.
+size_t gemv_exl3_scratch_bytes(const DeviceInfo& info, int32_t widest, int32_t outputs);
 
 // Rows [row0, row0 + rows) of x, at most kDecodeRows, times each job's weight; all jobs are EXL3.
 Status gemv_exl3(const Launch& launch, const LinearArgs& args, std::span<const LinearJob> jobs,

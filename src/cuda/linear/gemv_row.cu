@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "cuda/exl3/cluster.cuh"
 #include "cuda/exl3/row_product.cuh"
 #include "cuda/linear/plan.h"
+#include "cuda/ptx/cluster.cuh"
 
 namespace terrace::cuda {
 namespace {
@@ -42,6 +42,7 @@ struct Jobs {
 template <Widths WIDTHS>
 __global__ void __launch_bounds__(kRowThreads, kRowResident)
     row_kernel(const __grid_constant__ Jobs a) {
+#if __CUDA_ARCH__ >= 900  // serves() keeps others away
     extern __shared__ __align__(128) std::byte smem[];
     __shared__ UnitRing ring;
     __shared__ RowInput input;
@@ -104,6 +105,7 @@ __global__ void __launch_bounds__(kRowThreads, kRowResident)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
         if (column + i < job.out) job.y[column + i] = v[i];
+#endif
 }
 
 }  // namespace
@@ -117,7 +119,7 @@ bool gemv_row_serves(const Launch& l, std::span<const LinearJob> jobs) {
             return false;
         groups += t.out / 128;
     }
-    return l.info->cc >= 90 && !jobs.empty() &&
+    return l.info->code.large && !jobs.empty() &&
            plan_row(jobs[0].weight->exl3.in / 128, groups, l.info->sms).parts > 0;
 }
 

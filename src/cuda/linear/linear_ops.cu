@@ -37,7 +37,8 @@ Status decode_rows(const Launch& launch, const LinearArgs& args, int row0, int r
 }  // namespace
 
 size_t linear_scratch_bytes(const DeviceInfo& info, const OpsLimits& limits) {
-    return gemv_exl3_scratch_bytes(info, std::max(limits.widest, limits.hidden));
+    const int32_t widest = std::max(limits.widest, limits.hidden);
+    return gemv_exl3_scratch_bytes(info, widest, std::max(limits.vocab, kMaxLinearJobs * widest));
 }
 
 Status linear(const Launch& launch, const LinearArgs& args) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ops/args.h"
+
 namespace terrace::cuda {
 namespace {
 
@@ -26,7 +28,8 @@ int64_t cost_of(int32_t blocks, int32_t row_tiles, int sms) {
 
 }  // namespace
 
-GemvPlan plan_gemv(int32_t in, int32_t groups, int32_t max_part, int sms, Cut cut) {
+GemvPlan plan_gemv(int32_t in, int32_t groups, int32_t max_part, int sms, int most_cluster,
+                   Cut cut) {
     const int32_t row_tiles = in / 16;
     // A part is a whole number of row tiles, so its size rounds up.
     int32_t least = 1;
@@ -48,7 +51,8 @@ GemvPlan plan_gemv(int32_t in, int32_t groups, int32_t max_part, int sms, Cut cu
         }
     }
     const int32_t blocks = groups * plan.parts;
-    if (plan.parts > 1 && (blocks <= 2 * sms || blocks > kMostPartBlocks * sms))
+    if (plan.parts > 1 && plan.parts <= most_cluster &&
+        (blocks <= 2 * sms || blocks > kMostPartBlocks * sms))
         plan.meet = Meet::cluster;
     return plan;
 }
@@ -75,10 +79,42 @@ RowPlan plan_row(int32_t blocks, int32_t groups, int sms) {
     return plan;
 }
 
+size_t part_sum_bytes(int sms, int most_cluster, int32_t outputs) {
+    const int64_t usual = int64_t{kDecodeRows} * kMostPartBlocks * sms;
+    // Without clusters the parts of the widest product meet in memory too: one row at a time, then.
+    const int64_t widest = int64_t{kMaxParts} * up(outputs, 128);
+    return kPartSumBytes *
+           static_cast<size_t>(most_cluster >= kMaxParts ? usual : std::max(usual, widest));
+}
+
+int rows_per_launch(const GemvPlan& plan, int32_t groups, size_t bytes) {
+    if (plan.parts <= 1 || plan.meet == Meet::cluster) return kDecodeRows;
+    const size_t row = kPartSumBytes * static_cast<size_t>(groups * plan.parts);
+    return static_cast<int>(std::min(bytes / row, size_t{kDecodeRows}));
+}
+
 int ring_slots(int most, int bytes, int warps, size_t budget) {
     const int fit =
         static_cast<int>(budget / (static_cast<size_t>(bytes) * static_cast<size_t>(warps)));
     return std::max(2, std::min({most, fit, 16}));
+}
+
+GemvRoom gemv_room(size_t smem_per_sm) {
+    return {std::min(size_t{64} * 1024, smem_per_sm / 3 - 2048)};
+}
+
+int input_chunk(int32_t in, size_t smem_per_block) {
+    return std::min(in / 128, static_cast<int>((smem_per_block - 2048) / 512));
+}
+
+GemvShared gemv_shared(const GemvRoom& room, int most, int slot_bytes, size_t sum_bytes, int parts,
+                       int rows) {
+    GemvShared s;
+    s.slots = ring_slots(most, slot_bytes, kGemvWarps, room.ring);
+    const size_t ring = static_cast<size_t>(s.slots) * static_cast<size_t>(slot_bytes) * kGemvWarps;
+    s.gather_at = (std::max(ring + 16, sum_bytes) + 127) / 128 * 128;
+    s.bytes = s.gather_at + size_t{1024} * static_cast<size_t>(parts * up(rows, parts));
+    return s;
 }
 
 }  // namespace terrace::cuda

@@ -4,6 +4,7 @@
 
 #include "cuda/moe/moe_decode.cuh"
 #include "cuda/moe/moe_decode.h"
+#include "cuda/moe/moe_plan.h"
 
 namespace terrace::cuda {
 namespace {
@@ -11,7 +12,6 @@ namespace {
 using namespace moe_decode;
 
 constexpr int kPrepareThreads = 512;
-constexpr size_t kRingBudget = 64 * 1024;
 
 // Computes: B planes and scales of every pair's row for its expert's gate and up.
 // Grid and block: (pairs, 2), 512 threads.
@@ -418,6 +418,17 @@ Status moe_decode_fast(const Launch& launch, const MoeArgs& args, int row0, int 
     for (int i = 0; i < args.table.n; ++i)
         widen(args.table.experts[i]);
 
+    const MoeShared shared =
+        moe_shared({rows, a.pairs, row_tiles, a.up_groups, a.up_parts, a.teams, up_n16, down_n16},
+                   gemv_room(launch.info->smem_per_sm));
+    if (!moe_fits(shared, launch.info->smem_per_block)) {  // a row's bits do not depend on it
+        if (rows == 1) return Error{Code::unsupported, "moe: experts too wide for this device"};
+        TERRACE_TRY(moe_decode_fast(launch, args, row0, rows / 2));
+        return moe_decode_fast(launch, args, row0 + rows / 2, rows - rows / 2);
+    }
+    a.up_slots = shared.up_slots;
+    a.down_slots = shared.down_slots;
+
     Carve c(launch.scratch);
     carve(a, c, args.hidden);
     if (c.used() > launch.scratch_bytes)
@@ -425,29 +436,6 @@ Status moe_decode_fast(const Launch& launch, const MoeArgs& args, int row0, int 
     a.up_counters = launch.counters;
     a.down_counters = launch.counters + slots * a.up_groups;
 
-    // Sums of the tokens that a slot may have, for either cut of a block, then values.
-    const auto sum_bytes = [&](int few_shares, int matrices) {
-        const int few = std::min(rows, 4);
-        size_t bytes =
-            warp_sum_bytes(kInteger, few_shares * matrices, few) + size_t{512} * few * matrices;
-        if (rows > 4)
-            bytes = std::max(bytes, warp_sum_bytes(kInteger, few_shares / 2 * matrices, rows) +
-                                        size_t{512} * rows * matrices);
-        return std::max(bytes, sizeof(int) * static_cast<size_t>(a.pairs));
-    };
-    const int up_bytes = 16 * kSlotPieces * up_n16, down_bytes = 16 * kSlotPieces * down_n16;
-    a.up_slots = ring_slots((row_tiles + 8 * a.up_parts - 1) / (8 * a.up_parts), up_bytes, kWarps,
-                            kRingBudget);
-    const int down_tiles = 8 * a.up_groups;
-    a.down_slots = ring_slots((down_tiles * a.teams + 2 * kWarps - 1) / (2 * kWarps), down_bytes,
-                              kWarps, kRingBudget);
-    const size_t up_smem =
-        std::max(static_cast<size_t>(a.up_slots) * up_bytes * kWarps, sum_bytes(4, 2)) + 16;
-    const size_t planes_at =
-        (std::max(static_cast<size_t>(a.down_slots) * down_bytes * kWarps, sum_bytes(8, 1)) + 16 +
-         127) /
-        128 * 128;
-    const size_t down_smem = planes_at + static_cast<size_t>(rows * down_tiles) * kPlaneBytes;
     const dim3 up_grid(a.up_groups * a.up_parts, slots),
         down_grid((a.down_groups + a.teams - 1) / a.teams, slots);
     TERRACE_TRY(start(launch, "moe input", prepare_kernel,
@@ -456,10 +444,10 @@ Status moe_decode_fast(const Launch& launch, const MoeArgs& args, int row0, int 
                       a));
     TERRACE_TRY(start(launch, "moe gate and up",
                       rows > 4 ? up_kernel<Rows::many> : up_kernel<Rows::few>, up_grid,
-                      dim3(kThreads), up_smem, Start::overlapping, a));
+                      dim3(kThreads), shared.up_bytes, Start::overlapping, a));
     return start(launch, "moe down", rows > 4 ? down_kernel<Rows::many> : down_kernel<Rows::few>,
-                 down_grid, dim3(kThreads), down_smem, Start::overlapping, a,
-                 static_cast<int>(planes_at));
+                 down_grid, dim3(kThreads), shared.down_bytes, Start::overlapping, a,
+                 static_cast<int>(shared.planes_at));
 }
 
 }  // namespace terrace::cuda

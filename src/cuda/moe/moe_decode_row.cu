@@ -3,10 +3,10 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
-#include "cuda/exl3/cluster.cuh"
 #include "cuda/exl3/row_product.cuh"
 #include "cuda/linear/plan.h"
 #include "cuda/moe/moe_decode.h"
+#include "cuda/ptx/cluster.cuh"
 
 namespace terrace::cuda {
 namespace {
@@ -70,6 +70,7 @@ __device__ __forceinline__ void prefetch_bulk(const std::byte* from, uint32_t by
 template <Widths WIDTHS>
 __global__ void __launch_bounds__(kRowThreads, kRowResident)
     up_kernel(const __grid_constant__ Moe a) {
+#if __CUDA_ARCH__ >= 900  // serves() keeps others away
     extern __shared__ __align__(128) std::byte smem[];
     __shared__ UnitRing rings[kTeams];
     __shared__ RowInput input;
@@ -167,6 +168,7 @@ __global__ void __launch_bounds__(kRowThreads, kRowResident)
         make_float4(w[0], w[1], w[2], w[3]);
     top = __reduce_max_sync(0xffffffffu, top);
     if (lane == 0) a.tops[slot * a.up_groups + group] = top;
+#endif
 }
 
 // A warp's part of <x, shared_gate>, by eight warps. All loads of a turn are on their way before the
@@ -208,6 +210,7 @@ __device__ __forceinline__ float gate_part(const Moe& a, int warp, int lane) {
 template <Widths WIDTHS>
 __global__ void __launch_bounds__(kRowThreads, kRowResident)
     down_kernel(const __grid_constant__ Moe a) {
+#if __CUDA_ARCH__ >= 900  // serves() keeps others away
     extern __shared__ __align__(128) std::byte smem[];
     __shared__ UnitRing rings[kTeams];
     __shared__ int plane_sums[kTeams];
@@ -285,6 +288,7 @@ __global__ void __launch_bounds__(kRowThreads, kRowResident)
     for (int s = 0; s < a.slots; ++s)
         y += gather[128 * s + tid];
     a.y[128 * group + tid] = y;
+#endif
 }
 
 constexpr int padded(int n) {
@@ -307,7 +311,8 @@ RowPlan up_plan(const Launch& launch, const MoeArgs& args) {
 
 bool moe_decode_row_serves(const Launch& launch, const MoeArgs& args) {
     const int slots = args.k + (args.shared ? 1 : 0);
-    return launch.info->cc >= 90 && slots <= kTeams * kMaxParts && up_plan(launch, args).parts > 0;
+    return launch.info->code.large && slots <= kTeams * kMaxParts &&
+           up_plan(launch, args).parts > 0;
 }
 
 Status moe_decode_row(const Launch& launch, const MoeArgs& args, int row) {

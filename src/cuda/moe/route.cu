@@ -5,7 +5,7 @@
 
 #include "cuda/linear/linear_ops.h"
 #include "cuda/moe/moe_ops.h"
-#include "cuda/util/async.cuh"
+#include "cuda/ptx/async.cuh"
 #include "cuda/util/common.cuh"
 #include "cuda/util/mailbox.cuh"
 
@@ -331,9 +331,9 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     }
 }
 
-bool serves(const Launch& l, const RouteArgs& a) {
+bool serves(const RouteArgs& a) {
     const LinearWeight& w = *a.router;
-    return l.info->cc >= 90 && w.kind == LinearKind::plain &&
+    return w.kind == LinearKind::plain &&
            (w.plain.dtype == DType::f16 || w.plain.dtype == DType::bf16) && w.in % 8 == 0 &&
            a.experts <= kMost && reinterpret_cast<uintptr_t>(a.x.device_pointer()) % 16 == 0;
 }
@@ -390,7 +390,7 @@ Status route(const Launch& l, const RouteArgs& a) {
     for (int i = 0; i < std::max(a.runs.n, 1); ++i) {
         const RowRun& run = runs[i];
         if (run.n_rows == 0) continue;
-        if (run.kind == RowKind::prefill || !serves(l, a)) {
+        if (run.kind == RowKind::prefill || !serves(a)) {
             TERRACE_TRY(many(l, a, run));
             continue;
         }

@@ -23,7 +23,7 @@ Status gdn_convolve(const Launch& l, const GdnArgs& a, float* y);
 // The recurrent form over all rows.
 Status gdn_recur(const Launch& l, const GdnArgs& a, const float* y);
 // The recurrent form over the decoded rows of every sequence, from qkv on, in one launch.
-bool gdn_step_serves(const Launch& l, const GdnArgs& a);
+bool gdn_step_serves(const GdnArgs& a);
 Status gdn_step(const Launch& l, const GdnArgs& a);
 
 // The chunk form over tiles [tile0, tile0 + n_tiles) of kGdnChunk prefilled rows, in launches that

@@ -4,7 +4,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "cuda/util/async.cuh"
+#include "cuda/ptx/async.cuh"
 
 namespace terrace::cuda::chunk {
 

@@ -43,7 +43,7 @@ size_t recurrent_scratch_bytes(const DeviceInfo&, const OpsLimits& l) {
 Status gdn(const Launch& l, const GdnArgs& a) {
     if (a.step.n_rows == 0) return {};
     Carve carve(l.scratch);
-    if (!gdn_step_serves(l, a)) {
+    if (!gdn_step_serves(a)) {
         float* y = take_rows(carve, a.step.n_rows, gdn_channels(a));
         TERRACE_TRY(gdn_convolve(l, a, y));
         return gdn_recur(l, a, y);

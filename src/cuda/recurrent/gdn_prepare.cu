@@ -21,9 +21,12 @@ struct Shared {
         struct {
             float q[kRows][kRowStride], k[kRows][kRowStride];
         };
-        float a[kHeads][kRows][kSquareStride];  // A transposed, when q and k have been used
+        struct {                                    // when q and k have been used
+            float a[kHeads][kRows][kSquareStride];  // A transposed
+            float kk[kRows][kSquareStride];
+        };
     };
-    float kk[kRows][kSquareStride], qk[kRows][kSquareStride];
+    float qk[kRows][kSquareStride];
     float decay[kHeads][kRows], beta[kHeads][kRows];  // G, beta
 };
 
@@ -70,7 +73,7 @@ __device__ __forceinline__ void load_split_a(uint32_t (&hi)[4], uint32_t (&lo)[4
 }
 
 // kk[i][j] = <k_i, k_j>, qk[i][j] = <q_i, k_j> for j <= i; a warp per 16 rows x 32 columns.
-// Numerics: f16 pairs, the product of the two low parts left out.
+// Numerics: f16 pairs, the product of the two low parts left out. Passes a barrier of the block.
 __device__ __forceinline__ void pair_products(Shared& m, int warp, int lane) {
     const int row0 = warp % 4 * 16, column0 = warp / 4 * 32;
     float kk[4][4] = {}, qk[4][4] = {};
@@ -91,6 +94,7 @@ __device__ __forceinline__ void pair_products(Shared& m, int warp, int lane) {
             mma(qk[n], q_hi, b0.hi, b1.hi);
         }
     }
+    __syncthreads();  // kk takes the place of q and k
 #pragma unroll
     for (int n = 0; n < 4; ++n)
 #pragma unroll
@@ -225,7 +229,6 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_kernel(GdnArgs a, Tiles o
     }
     __syncthreads();
     pair_products(m, warp, lane);
-    __syncthreads();  // A takes the place of q and k
 
     for (int g0 = 0; g0 < group; g0 += kHeads) {
         const int heads = min(kHeads, group - g0), h0 = kh * group + g0;
@@ -294,6 +297,8 @@ __global__ void __launch_bounds__(kThreads, 2) prepare_kernel(GdnArgs a, Tiles o
         __syncthreads();  // beta and A are written again
     }
 }
+
+static_assert(sizeof(Shared) <= 96 * 1024, "8.6, 8.9 and 12.0 have 99 KiB per block");
 
 }  // namespace
 

@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: MIT
 #include <type_traits>
 
+#include "cuda/ptx/cluster.cuh"
 #include "cuda/recurrent/gdn.h"
 #include "cuda/recurrent/gdn_taps.cuh"
-#include "cuda/util/async.cuh"
 #include "cuda/util/common.cuh"
 
 namespace terrace::cuda {
@@ -92,21 +92,6 @@ struct Place {
     int row0, n_rows, slot;
 };
 
-// Writes to the place of `own` in the shared memory of block `rank` of the cluster, and counts the
-// bytes at its `barrier`.
-__device__ __forceinline__ void send(float* own, uint64_t* barrier, int rank, float value) {
-    uint32_t to, counts;
-    asm volatile(
-        "mapa.shared::cluster.u32 %0, %2, %4;\n"
-        "mapa.shared::cluster.u32 %1, %3, %4;"
-        : "=&r"(to), "=r"(counts)
-        : "r"(shared_address(own)), "r"(shared_address(barrier)), "r"(static_cast<uint32_t>(rank)));
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
-        "f"(value), "r"(counts)
-        : "memory");
-}
-
 // Computes the decoded rows of a sequence for the columns of a slice of a value head.
 // Grid: (value heads x slices, sequences). Every block convolves its q/k head again.
 // Shared memory: q, k, v of the rows, sums across groups.
@@ -116,9 +101,10 @@ __device__ __forceinline__ void send(float* own, uint64_t* barrier, int rank, fl
 // error and the output; sums over a group's 8 rows of the state, then groups, in order.
 // Convolution state: the last block that has read a q/k head's part of it writes the new one.
 template <int kSlices>
-__global__ void __cluster_dims__(kSlices, 1, 1)
+__global__ void TERRACE_CLUSTER(kSlices)
     __launch_bounds__(StepShape<kSlices>::kThreads, kSlices == 1 ? 2 : 3)
         step_kernel(GdnArgs a, uint32_t* counters) {
+    if (kSlices > 1 && !kCopyEngine) return;  // never started so
     using Shape = StepShape<kSlices>;
     using Part = Columns<Shape::kPer>;
     __shared__ __align__(16) float q[kDecodeRows][kDim], k[kDecodeRows][kDim];
@@ -170,8 +156,9 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
     const float norm = writes ? load_plain(a.norm, column) : 0.0f;
     if constexpr (kSlices > 1) {
         if (t < kDecodeRows) {
-            barrier_init(&arrived[t], 1);
-            barrier_expect(&arrived[t], kSlices * sizeof(float));
+            mbarrier_init(shared_address(&arrived[t]), 1);
+            mbarrier_init_fence();
+            mbarrier_expect(shared_address(&arrived[t]), kSlices * sizeof(float));
         }
         __syncwarp();
         cluster_arrive();
@@ -283,7 +270,7 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
             o = fmaf(qk * inv_q * inv_k, errs[own], decay * (dot * inv_q));
             const float square = warp_sum(o * o);
             if constexpr (kSlices > 1) {
-                if (lane < kSlices) send(&squares[i][slice], &arrived[i], lane, square);
+                if (lane < kSlices) send_remote(&squares[i][slice], &arrived[i], lane, square);
             } else {
                 if (lane == 0) squares[i][own / 32] = square;
                 asm volatile("bar.sync 1, 128;" ::: "memory");  // of these four warps
@@ -302,7 +289,7 @@ __global__ void __cluster_dims__(kSlices, 1, 1)
                     *reinterpret_cast<Part*>(state + p * kDim) = s[p];
         }
         if (writes) {
-            if constexpr (kSlices > 1) barrier_wait(&arrived[i], 0);
+            if constexpr (kSlices > 1) mbarrier_wait(shared_address(&arrived[i]), 0);
             const float* sq = squares[i];
             const float sum = ((sq[0] + sq[1]) + sq[2]) + sq[3];
             a.out.device_pointer()[out_at] =
@@ -335,8 +322,8 @@ Status gdn_recur(const Launch& l, const GdnArgs& a, const float* y) {
                  a, y, gdn_channels(a));
 }
 
-bool gdn_step_serves(const Launch& l, const GdnArgs& a) {
-    return l.info->cc >= 90 && a.k_dim == kDim && a.v_dim == kDim && a.kernel == kTaps + 1;
+bool gdn_step_serves(const GdnArgs& a) {
+    return a.k_dim == kDim && a.v_dim == kDim && a.kernel == kTaps + 1;
 }
 
 Status gdn_step(const Launch& l, const GdnArgs& a) {
@@ -349,7 +336,7 @@ Status gdn_step(const Launch& l, const GdnArgs& a) {
             StepShape<kSlices>::kThreads, 0, Start::overlapping, a, l.counters);
     };
     // While slices leave no multiprocessor with more than two of them.
-    if (4 * a.v_heads * a.step.n_seqs <= 2 * l.info->sms)
+    if (l.info->code.most_cluster >= 4 && 4 * a.v_heads * a.step.n_seqs <= 2 * l.info->sms)
         return run(std::integral_constant<int, 4>{});
     return run(std::integral_constant<int, 1>{});
 }

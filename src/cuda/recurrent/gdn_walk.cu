@@ -20,9 +20,11 @@ struct alignas(128) Stage {
     float v[kColumns * kPairStride];
     float gates[kGates];
 };
+// Two stages, or one on GPUs without the room.
+template <int kStages>
 struct Shared {
-    Stage stage[2];
-    uint64_t full[2];
+    Stage stage[kStages];
+    uint64_t full[kStages];
 };
 
 // The power of two that brings the largest of the warp's numbers near 2^8, where a pair of f16 has
@@ -92,20 +94,22 @@ __device__ __forceinline__ void lower_product(float (&c)[8][4], const uint32_t (
 // Everything is transposed: S^T lies in accumulators [16 value columns of the warp][128], which are
 // the next product's operand as they are; so a warp needs nothing from the others.
 // Grid: (value heads x halves, sequences). Shared memory: two chunks' tiles, the next one arriving
-// while one is worked on.
+// while one is worked on; with one stage it arrives between two.
 // Traffic: 72 KiB per chunk and block, out of the L2 cache for the most part; the state in and out.
 // Numerics: f16 products, fp32 sums; S, V' and what T is applied
 // to as pairs of f16, scaled per chunk and warp.
+template <int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     walk_kernel(GdnArgs a, Tiles tiles, int tile0, int n_tiles) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Shared& m = *reinterpret_cast<Shared*>(smem);
+    Shared<kStages>& m = *reinterpret_cast<Shared<kStages>*>(smem);
     const int t = static_cast<int>(threadIdx.x), lane = t & 31, warp = t / 32;
     const int h = static_cast<int>(blockIdx.x) / kHalves, half = static_cast<int>(blockIdx.x) % 2;
     const int kh = h / (a.v_heads / a.k_heads);
     if (t == 0) {
-        barrier_init(&m.full[0], 1);
-        barrier_init(&m.full[1], 1);
+        for (uint64_t& full : m.full)
+            mbarrier_init(shared_address(&full), BlockCopies::arrivals());
+        mbarrier_init_fence();
     }
     pdl_launch();
     pdl_wait();
@@ -119,22 +123,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (begin >= end) return;
 
     const auto fetch = [&](int c) {
-        Stage& s = m.stage[(c - begin) & 1];
-        uint64_t* full = &m.full[(c - begin) & 1];
+        Stage& s = m.stage[(c - begin) % kStages];
+        const BlockCopies copies{shared_address(&m.full[(c - begin) % kStages])};
         const int64_t key = int64_t{c} * a.k_heads + kh, head = int64_t{c} * a.v_heads + h;
-        barrier_expect(full, sizeof(Stage));
-        bulk_copy(s.k, tiles.k + key * kWideTile, sizeof s.k, full);
-        bulk_copy(s.q, tiles.q + key * kWideTile, sizeof s.q, full);
-        bulk_copy(s.v, tiles.v + head * kValueTile + half * kColumns * kPairStride, sizeof s.v,
-                  full);
-        bulk_copy(s.t, tiles.t + head * kPairTile, sizeof s.t, full);
-        bulk_copy(s.p, tiles.p + head * kPairTile, sizeof s.p, full);
-        bulk_copy(s.gates, tiles.gates + head * kGates, sizeof s.gates, full);
+        copies.expect(sizeof(Stage));
+        copies.piece(s.k, tiles.k + key * kWideTile, sizeof s.k);
+        copies.piece(s.q, tiles.q + key * kWideTile, sizeof s.q);
+        copies.piece(s.v, tiles.v + head * kValueTile + half * kColumns * kPairStride, sizeof s.v);
+        copies.piece(s.t, tiles.t + head * kPairTile, sizeof s.t);
+        copies.piece(s.p, tiles.p + head * kPairTile, sizeof s.p);
+        copies.piece(s.gates, tiles.gates + head * kGates, sizeof s.gates);
+        copies.done();
     };
-    if (t == 0) {
-        fetch(begin);
-        if (begin + 1 < end) fetch(begin + 1);
-    }
+    for (int c = begin; c < min(begin + kStages, end); ++c)
+        fetch(c);
 
     const int column = half * kColumns + warp * 16 + lane / 4;  // of the values, and 8 further
     float* state =
@@ -151,8 +153,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     float scale = 1.0f;  // a power of two
     for (int c = begin; c < end; ++c) {
-        const Stage& tile = m.stage[(c - begin) & 1];
-        barrier_wait(&m.full[(c - begin) & 1], static_cast<uint32_t>((c - begin) / 2 & 1));
+        const Stage& tile = m.stage[(c - begin) % kStages];
+        mbarrier_wait(shared_address(&m.full[(c - begin) % kStages]),
+                      static_cast<uint32_t>((c - begin) / kStages & 1));
 
         // s is S^T times `scale`.
         const float up = near_256(largest_of(s)), down = 1.0f / (up * scale);
@@ -248,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                            i / 2 * 8] = o[n][i] * v_down;
             }
         __syncthreads();  // every warp is done with this stage
-        if (t == 0 && c + 2 < end) fetch(c + 2);
+        if (c + kStages < end) fetch(c + kStages);
     }
 #pragma unroll
     for (int n = 0; n < 16; ++n)
@@ -285,10 +288,12 @@ __global__ void __launch_bounds__(256) gate_kernel(GdnArgs a, int tile0) {
 }  // namespace
 
 Status gdn_walk(const Launch& l, const GdnArgs& a, const Tiles& tiles, int tile0, int n_tiles) {
+    const bool two = sizeof(Shared<2>) <= l.info->smem_per_block;
     TERRACE_TRY(start(
-        l, "gdn: walk", walk_kernel,
+        l, "gdn: walk", two ? walk_kernel<2> : walk_kernel<1>,
         dim3(static_cast<unsigned>(a.v_heads * kHalves), static_cast<unsigned>(a.step.n_seqs)),
-        kThreads, sizeof(Shared), Start::overlapping, a, tiles, tile0, n_tiles));
+        kThreads, two ? sizeof(Shared<2>) : sizeof(Shared<1>), Start::overlapping, a, tiles, tile0,
+        n_tiles));
     return start(
         l, "gdn: gate", gate_kernel,
         dim3(static_cast<unsigned>((kRows * a.v_heads + 7) / 8), static_cast<unsigned>(n_tiles)),

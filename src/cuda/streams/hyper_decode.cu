@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 1) up_kernel(Args a) {
                 make_float4(middle(s0.x, s1.x, s2.x, s3.x), middle(s0.y, s1.y, s2.y, s3.y),
                             middle(s0.z, s1.z, s2.z, s3.z), middle(s0.w, s1.w, s2.w, s3.w));
         }
-        if (base == 0) copies_wait();
+        if (base == 0) cp_async_wait_all();
         __syncthreads();
         // Rows of inj are spread over the blocks.
         const int inj_row =
@@ -199,7 +199,8 @@ Status two_launches(const Launch& l, const Args& a) {
         return start(l, "hyper_read: up", kernel, blocks, kThreads, up_plan(a.rank, rows).bytes,
                      Start::overlapping, a);
     };
-    return a.rows <= 4 ? up(up_kernel<T, 4>, 4) : up(up_kernel<T, 16>, 16);
+    const bool few = a.rows <= 4 || up_plan(a.rank, 16).bytes > l.info->smem_per_block;
+    return few ? up(up_kernel<T, 4>, 4) : up(up_kernel<T, 16>, 16);
 }
 
 }  // namespace
@@ -210,12 +211,12 @@ bool hyper_decode_serves(const Launch& l, const HyperReadArgs& a) {
     const bool same =
         w.up.plain.dtype == t && w.norm.dtype == t &&
         (a.inj.empty() || (w.inject.kind == LinearKind::plain && w.inject.plain.dtype == t));
-    return l.info->cc >= 90 && w.down.kind == LinearKind::plain && w.up.kind == LinearKind::plain &&
-           same && (t == DType::f16 || t == DType::bf16) && a.streams == kStreams &&
-           a.hidden % 8 == 0 && a.hidden <= 8 * kThreads && a.rank % (8 * kParts) == 0 &&
+    return w.down.kind == LinearKind::plain && w.up.kind == LinearKind::plain && same &&
+           (t == DType::f16 || t == DType::bf16) && a.streams == kStreams && a.hidden % 8 == 0 &&
+           a.hidden <= 8 * kThreads && a.rank % (8 * kParts) == 0 &&
            reinterpret_cast<uintptr_t>(a.h.device_pointer()) % 16 == 0 &&
            reinterpret_cast<uintptr_t>(a.add_y.device_pointer()) % 16 == 0 &&
-           up_plan(a.rank, 16).bytes <= l.info->smem_per_block;
+           up_plan(a.rank, 4).bytes <= l.info->smem_per_block;
 }
 
 Status hyper_decode(const Launch& l, const HyperReadArgs& a, const HyperScratch& s, int row0,

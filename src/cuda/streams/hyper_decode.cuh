@@ -2,8 +2,8 @@
 // blocks and threads, which fixes every sum's order, and the sums themselves.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "cuda/ptx/async.cuh"
 #include "cuda/streams/hyper_read.h"
-#include "cuda/util/async.cuh"
 #include "cuda/util/common.cuh"
 
 namespace terrace::cuda::hyper {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void copy_up(const Args& a, unsigned char* smem, int 
     for (int i = static_cast<int>(threadIdx.x); i < columns * kStreams * chunks; i += kThreads) {
         const int g = i / chunks, c = i - g * chunks;
         const int64_t row = int64_t{g % kStreams} * a.hidden + first + g / kStreams;
-        copy16(smem + g * row_bytes + 16 * c, a.up + row * a.rank + 8 * c);
+        cp_async16(shared_address(smem + g * row_bytes + 16 * c), a.up + row * a.rank + 8 * c);
     }
 }
 

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 1) one_row_kernel(const __grid_const
     float4 first_sums = peek_float4(boxes + min(t, a.rank - 1) * kStreams);  // while up is widened
     for (int i = block * kThreads + t; i < kSet; i += static_cast<int>(gridDim.x) * kThreads)
         a.boxes[(~turn & 1) * kSet + i] = 0;
-    copies_wait();
+    cp_async_wait_all();
     __syncthreads();
     const int pair = t % kPairs, piece = t / kPairs, ranks = a.rank / kParts;
     float up[kPieceRanks / 8][2][8];

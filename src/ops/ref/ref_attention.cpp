@@ -150,8 +150,11 @@ Status ReferenceOps::select_blocks(Stream&, const SelectBlocksArgs& a) {
             order[b] = b;
         if (complete > a.top) {
             const float* scores = a.scores.device_pointer() + r * a.stride;
+            const auto rank = [&](int b) {  // NaN is below everything, -inf too
+                return std::isnan(scores[b]) ? std::pair{false, 0.0f} : std::pair{true, scores[b]};
+            };
             std::stable_sort(order.begin(), order.end(),
-                             [&](int x, int y) { return scores[x] > scores[y]; });
+                             [&](int x, int y) { return rank(x) > rank(y); });
             order.resize(static_cast<size_t>(a.top));
             std::sort(order.begin(), order.end());
         }
