@@ -9,8 +9,8 @@
 #include "commands.h"
 #include "common.h"
 #include "feed.h"
-#include "stats.h"
 #include "io/safetensors.h"
+#include "stats.h"
 
 namespace terrace {
 namespace {

@@ -37,8 +37,9 @@ Command version_command() {
 
 int run(int argc, char** argv) {
     std::vector<Command> commands;
-    for (Command (*make)() : {generate_command, chat_command, logits_command, eval_command,
-                              inspect_command, plan_command, bench_command, sim_command, version_command})
+    for (Command (*make)() :
+         {generate_command, chat_command, logits_command, eval_command, inspect_command,
+          plan_command, bench_command, sim_command, version_command})
         commands.push_back(make());
     const auto parsed = parse_command_line(argc, argv, commands, version_text());
     if (!parsed) {
