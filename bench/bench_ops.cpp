@@ -371,15 +371,16 @@ void Bench::experts() {
     for (int e = 0; e < n; ++e)
         table.push_back(expert());
     const ExpertWeights shared = expert();
-    const LinearWeight gate = plain_linear(kHidden, 1);
+    const LinearWeight gate = plain_linear(kHidden, 1), router = plain_linear(kHidden, 512);
     for (int rows : {1, 4, 64, 512}) {
         auto x = numbers(static_cast<size_t>(rows * kHidden)),
              w = numbers(static_cast<size_t>(rows * k));
-        std::vector<float> y(x.size()), logits = numbers(static_cast<size_t>(rows * 512));
+        std::vector<float> y(x.size()), logits(static_cast<size_t>(rows * 512));
         std::vector<int32_t> ids(static_cast<size_t>(rows * k));
         OpsLimits l;
         l.rows = rows;
         l.hidden = kHidden;
+        l.widest = kHidden;
         l.experts = 512;
         l.k = k;
         l.moe_width = l.shared_width = width;
@@ -407,9 +408,19 @@ void Bench::experts() {
                     return ops->moe(*stream, a);
                 });
         if (wanted("route"))
-            row(fmt::format("route, {} rows, 10 of 512", rows), 4.0 * 512 * rows, 0, [&] {
-                return ops->route(*stream, {span(logits), span(ids), span(w), rows, 512, k});
-            });
+            row(fmt::format("router and choice, {} rows, 10 of 512", rows),
+                2.0 * 512 * kHidden + 4.0 * 512 * rows, 2.0 * 512 * kHidden * rows, [&] {
+                    RouteArgs a;
+                    a.x = span(x);
+                    a.router = &router;
+                    a.logits = span(logits);
+                    a.ids = span(ids);
+                    a.weights = span(w);
+                    a.rows = rows;
+                    a.experts = 512;
+                    a.k = k;
+                    return ops->route(*stream, a);
+                });
     }
 }
 

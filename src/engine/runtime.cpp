@@ -329,7 +329,6 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
     }
     TERRACE_TRY(backend_.ops->reserve(ops_limits));
     TERRACE_ASSIGN(KvPlanes planes, KvPlanes::create(device, device_budget(), budget_, geometry));
-    planes.grow_in_background();
     if (const int32_t slots = mirror_slots(geometry, options_); slots > 0) {
         TERRACE_ASSIGN(KvMirror mirror,
                        KvMirror::create(device, *stream_, device_budget(), geometry, slots));
@@ -359,6 +358,9 @@ Status Runtime::finish(const ModelConfig& config, ModelWeights weights,
         TERRACE_ASSIGN(staging_, KvStaging::create(device, device_budget(), budget_, staging));
         model_->stage_with(staging_.get());
     }
+    // Last: the driver takes one registration or allocation at a time, and this thread's would wait
+    // behind all of them.
+    store_->grow_in_background();
     return {};
 }
 

@@ -59,6 +59,7 @@ class SequenceStore {
     SequenceStore& operator=(const SequenceStore&) = delete;
 
     const KvPlanes& planes() const { return planes_; }
+    void grow_in_background() { planes_.grow_in_background(); }
     const StatePool& states() const { return states_; }
     const PagePool& pages() const { return pages_; }
 
