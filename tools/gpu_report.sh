@@ -41,7 +41,7 @@ tests() {  # what one gtest program passed, skipped and failed, and what its tes
   echo "$log" | grep -E '^\[  (PASSED|SKIPPED|FAILED) *\] [0-9]+ test|^\[  FAILED  \] [A-Z].*\(|(KL|ids equal)' | sort -u
 }
 # Small cases of every family: the checkers slow kernels down by one to two orders.
-small='CudaStreams.Hyper*:CudaStreams.Embed*:CudaRecurrent.GdnMatches*:CudaRecurrent.Ple*:CudaQsa*:CudaIndexScores.Match*:CudaSelectBlocks.NaN*:CudaAttend.DenseAnd*:CudaLinear.SeveralWeights*:CudaMoe.PaddedSizes:CudaRoute*:Gemm.PlainWeights*:Gemm.ExpertsOfOdd*:CudaSampleCandidates*'
+small='CudaStreams.Hyper*:CudaStreams.Embed*:CudaRecurrent.GdnMatches*:CudaRecurrent.Ple*:CudaQsa*:CudaIndexScores.Match*:CudaSelectBlocks.NaN*:CudaAttend.DenseAnd*:CudaLinear.SeveralWeights*:CudaMoe.PaddedSizes:CudaRoute*:Gemm.PlainWeights*:Gemm.ExpertsOfOdd*:CudaSampleCandidates*:CudaResolve*'
 
 echo "# GPU report"
 echo "- commit $(git rev-parse --short HEAD 2>/dev/null || cat COMMIT 2>/dev/null || echo unknown), $(date -u +%F)"
@@ -55,7 +55,7 @@ for part in $parts; do
       tests "$bin/cuda_tests" ;;
     golden)
       echo "## Whole models against recorded activations"
-      tests "$bin/model_tests" --gtest_filter='GoldenCuda*'
+      tests "$bin/model_tests" --gtest_filter='GoldenCuda*:KvMirrorCuda*'
       "$bin/terrace" eval --model models/demo --device cuda --text tests/data/demo/heldout.txt --quiet 2>&1 | tail -3 ;;
     sanitize)
       if ! command -v compute-sanitizer >/dev/null; then
@@ -75,7 +75,13 @@ for part in $parts; do
       "$bin/terrace" bench --model models/demo --device cuda -p 512 -n 128 -r 3 --quiet || status=1
       echo "## Real dims, random weights, 4.05 bpw"
       "$bin/terrace" bench --synthetic $config --bpw 4.05 --device cuda -p 8192 --prefill-chunk 2048 \
-        -n 64 -d 0,131072,1048576 --fill-depth -r 2 --quiet || status=1 ;;
+        -n 64 -d 0,131072,1040000 --fill-depth -r 2 --kv-offload off --quiet || status=1
+      echo "## The same, K/V in pinned host memory: without a mirror; with one, by the share of blocks kept; prefill at depth"
+      host() { "$bin/terrace" bench --synthetic $config --bpw 4.05 --device cuda --fill-depth --quiet "$@" || status=1; }
+      host -p 0 -n 32 -r 2 -d 1040000 --kv-offload host --kv-mirror off
+      host -p 0 -n 32 -r 2 -d 1040000 --kv-offload off --kv-locality 0.95
+      for kept in 0 0.9 0.95 1; do host -p 0 -n 32 -r 2 -d 1040000 --kv-offload host --kv-locality $kept; done
+      for where in off host; do host -p 8192 --prefill-chunk 2048 -n 0 -r 1 -d 253952 --kv-offload $where; done ;;
     *) echo "unknown part $part: tests golden sanitize kernels models"; exit 2 ;;
   esac
 done
