@@ -49,7 +49,7 @@ Status Model::upload(Stream& stream, const StepInput& in) {
     std::byte* const host = b.staging.buffer.device_pointer();
     const auto put = [&](auto span, const auto* from, size_t n) {
         std::byte* to = host + (reinterpret_cast<std::byte*>(span.device_pointer()) - base);
-        std::memcpy(to, from, n * sizeof(*from));
+        if (n > 0) std::memcpy(to, from, n * sizeof(*from));
         return static_cast<size_t>(to - host) + n * sizeof(*from);
     };
     auto* row_seq = reinterpret_cast<int32_t*>(

@@ -31,6 +31,7 @@ Result<KvTraceWriter> KvTraceWriter::create(const std::filesystem::path& file, u
 }
 
 void KvTraceWriter::put(std::span<const uint32_t> words) {
+    if (words.empty()) return;
     failed_ |= std::fwrite(words.data(), 4, words.size(), file_.get()) != words.size();
 }
 
