@@ -160,7 +160,8 @@ Status Model::resolve(Stream& stream, const SequenceStore& store, const AttendAr
         if (run.kind != RowKind::decode || first >= end) continue;
         ResolveBlocksArgs args;
         args.step = step_;
-        args.kv = attend.kv;
+        args.kv =
+            store.planes().rows(index);  // the mirror's own view, whatever the rows read through
         args.mirror = mirror->tables(index);
         args.first_row = first;
         args.rows = end - first;
